@@ -68,6 +68,9 @@ constexpr std::string_view kAutoRoundKeys[] = {"provider",
                                                "act_dynamic",
                                                "act_data_type"};
 
+// Numbers of so many bits are as the model has them.
+constexpr int64_t kNotRounded = 16;
+
 // What GPTQModel and AutoRound write for each of their methods.
 void check_common(const ConfigObject& config, std::string_view method) {
   const std::string found = lower_string(config, "method", method);
@@ -75,7 +78,6 @@ void check_common(const ConfigObject& config, std::string_view method) {
                json_brief(Json(found)));
   refuse_unless_empty(config, "rotation", "rotated activations are not supported");
   refuse_unless_empty(config, "activation", "rounded activations are not supported");
-  constexpr int64_t kNotRounded = 16;
   const int64_t activation_bits = config.integer("act_bits", 1, 64, kNotRounded);
   LADDER_CHECK(activation_bits >= kNotRounded, "{}: rounded activations are not supported, found {}",
                config.name("act_bits"), activation_bits);
@@ -112,6 +114,17 @@ void read_gptq_scheme(const ConfigObject& config, QuantizationArgs& args) {
   args.actorder = neighbours ? ActivationOrder::weight : ActivationOrder::group;
 }
 
+// The linears of a rule that says what is different of theirs.
+StoredLinear with_different(const ConfigObject& config, const Json& different, const StoredLinear& of_all,
+                            const std::string& what) {
+  Json all = config.json();
+  all.update(different);
+  StoredLinear linear = of_all;
+  linear.scheme.weights = {};
+  read_gptq_scheme(ConfigObject(all, what), linear.scheme.weights);
+  return linear;
+}
+
 constexpr StoredLinear kLeftDense = {.format = StoredFormat::dense};
 
 // GPTQModel's "dynamic": {"-:PATTERN": {}} leaves modules dense, {"+:PATTERN": {"bits": 8}}, or without "+:", says what is different of
@@ -134,13 +147,37 @@ void add_dynamic_rules(const ConfigObject& config, const StoredLinear& of_all, R
     refuse_unknown_keys(rule,
                         {"bits", "group_size", "sym", "desc_act", "static_groups", "damp_percent",
                          "damp_auto_increment", "mse", "hyb_act", "act_group_aware", "true_sequential"});
-    Json all = config.json();
-    all.update(different);
-    StoredLinear linear = of_all;
-    linear.scheme.weights = {};
-    read_gptq_scheme(ConfigObject(all, what), linear.scheme.weights);
-    read.groups.push_back({{target}, linear});
+    read.groups.push_back({{target}, with_different(config, different, of_all, what)});
   }
+}
+
+// What names an exception of AutoRound's: a module, or a pattern that is looked for anywhere in a name.
+std::string exception_target(const std::string& module, const std::string& where) {
+  const bool is_class = !module.empty() && module[0] >= 'A' && module[0] <= 'Z';
+  LADDER_CHECK(!is_class && !module.starts_with("re:"),
+               "{}: expected a module's name or a pattern, a class is not supported", where);
+  if (module.find_first_of("*+?()[]|^$\\") == std::string::npos) return module;
+  // Those that it writes itself begin so, and need not be looked for at each place.
+  const bool begins_anywhere = module.starts_with(".*") && module.find('|') == std::string::npos;
+  return begins_anywhere ? "re:" + module : "re:.*(?:" + module + ")";
+}
+
+// AutoRound's words for what the others say too: whether they are the same.
+void check_fp8_of_auto_round(const ConfigObject& config, const QuantizationArgs& inputs) {
+  config.integer("bits", 8, 8, 8);
+  config.integer("act_bits", 8, 8, 8);
+  for (const char* key : {"data_type", "act_data_type"})
+    LADDER_CHECK(lower_string(config, key, "fp") == "fp", "{}: expected fp, found {}", config.name(key),
+                 json_brief(*config.find(key)));
+  for (const char* key : {"sym", "act_sym"})
+    LADDER_CHECK(config.boolean(key, true), "{}: expected true, floats have no zero point", config.name(key));
+  LADDER_CHECK(config.boolean("act_dynamic", inputs.dynamic) == inputs.dynamic, "{}: expected {}, as {}",
+               config.name("act_dynamic"), inputs.dynamic, config.name("activation_scheme"));
+  const Json *group = config.find("group_size"), *block = config.find("weight_block_size");
+  LADDER_CHECK(group == nullptr || (block != nullptr && *group == *block),
+               "{}: expected what {} is, found {}", config.name("group_size"),
+               config.name("weight_block_size"), json_brief(*group));
+  if (config.has("act_group_size")) config.integer("act_group_size", inputs.group_size, inputs.group_size);
 }
 
 }  // namespace
@@ -244,7 +281,8 @@ ReadGroups read_awq(const ConfigObject& config) {
   return one_group(linear, std::move(dense), IgnoreRule::substring);
 }
 
-// AutoRound's own form is one of theirs, GPTQ's without g_idx; its list of exceptions may leave modules dense.
+// AutoRound's own form is one of theirs, GPTQ's without g_idx; its list of exceptions leaves modules dense, or has other bits and groups
+// of theirs. A name goes before a pattern. (Of two patterns the first counts there; here both must say the same.)
 ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) {
   refuse_unknown_keys(config,
                       {"quant_method", "packing_format", "extra_config", "bits", "group_size", "sym",
@@ -268,22 +306,26 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) 
   for (const auto& [module, different] : exceptions->items()) {
     const std::string where = fmt::format("{}: {}", config.name("extra_config"), json_brief(Json(module)));
     const ConfigObject exception(different, where);
-    const int64_t bits = exception.integer("bits", 1, 32);
-    LADDER_CHECK(bits >= 16, "{}: expected 16 or more, another scheme is not supported, found {}",
-                 exception.name("bits"), bits);
-    const bool is_class = !module.empty() && module[0] >= 'A' && module[0] <= 'Z';
-    LADDER_CHECK(
-        !is_class && !module.starts_with("re:") && module.find_first_of("*+?()[]|^$\\") == std::string::npos,
-        "{}: expected a module's name, a pattern or class is not supported", where);
-    read.groups.push_back({{module}, kLeftDense});
+    const std::string target = exception_target(module, where);
+    if (exception.integer("bits", 1, 32, read.groups[0].linear.scheme.weights.num_bits) >= kNotRounded) {
+      read.groups.push_back({{target}, kLeftDense});
+      continue;
+    }
+    LADDER_CHECK(as_gptq, "{}: another scheme is supported in the form auto_round:auto_gptq alone", where);
+    refuse_unknown_keys(exception, {"bits", "group_size", "sym", "data_type"}, kAutoRoundKeys);
+    check_common(exception, "gptq");
+    read.groups.push_back({{target}, with_different(form, different, read.groups[0].linear, where)});
   }
   return read;
 }
 
 ReadGroups read_fp8(const ConfigObject& config) {
   refuse_unknown_keys(
-      config, {"quant_method", "fmt", "activation_scheme", "weight_block_size", "modules_to_not_convert",
-               "ignored_layers", "kv_cache_scheme", "scale_fmt", "modules_to_convert", "dequantize"});
+      config,
+      {"quant_method", "fmt", "activation_scheme", "weight_block_size", "modules_to_not_convert",
+       "ignored_layers", "kv_cache_scheme", "scale_fmt", "modules_to_convert", "dequantize", "bits",
+       "group_size", "sym", "block_name_to_quantize"},
+      kAutoRoundKeys);
   refuse_unless_empty(config, "modules_to_convert", "a list of all that is quantized is not supported");
   refuse_unless_empty(config, "dequantize",
                       "weights that are written out when they are loaded are not supported");
@@ -317,6 +359,7 @@ ReadGroups read_fp8(const ConfigObject& config) {
     inputs.group_size = args.block_columns;
     linear.scale_is_inverse = true;
   }
+  check_fp8_of_auto_round(config, inputs);
   linear.scheme.input_activations = inputs;
   std::vector<std::string> dense = dense_modules(config, "modules_to_not_convert");
   for (std::string& name : string_list(config, "ignored_layers")) dense.push_back(std::move(name));

@@ -448,17 +448,87 @@ TEST(Task8_2_Config, ReadsAutoRound) {
   EXPECT_EQ(of(parse(json), "model.layers.3.mlp.gate"), std::nullopt) << "a router";
   const auto awq = of(parse(with(with(json, "packing_format", "auto_round:auto_awq"), "sym", false)), kQ);
   EXPECT_EQ(awq->format, StoredFormat::awq);
-  EXPECT_THAT(refusal(with(json, "extra_config", {{kDown, {{"group_size", 64}}}})),
-              AllOf(HasSubstr(kDown), HasSubstr("bits")));
   EXPECT_FALSE(awq->scheme.weights.symmetric);
   EXPECT_THAT(refusal(with(json, "packing_format", "auto_round")), HasSubstr("packing_format"));
   EXPECT_THAT(refusal(with(json, "packing_format", nullptr)), HasSubstr("packing_format"));
-  EXPECT_THAT(refusal(with(json, "extra_config", {{kDown, {{"bits", 8}}}})),
-              AllOf(HasSubstr(kDown), HasSubstr("bits")));
-  for (const char* name : {".*down.*", "re:model.layers.0.mlp", "Linear"})
+  for (const char* name : {"re:model.layers.0.mlp", "Linear"})
     EXPECT_THAT(refusal(with(json, "extra_config", {{name, {{"bits", 16}}}})), HasSubstr("pattern")) << name;
   EXPECT_THAT(refusal(with(json, "act_bits", 8)), HasSubstr("act_bits"));
   EXPECT_THAT(refusal(with(json, "something", 1)), HasSubstr("something"));
+}
+
+// As AutoRound 0.16 reads its extra_config: a pattern is looked for anywhere, a name goes before it, and what an entry does not say is the
+// whole file's.
+TEST(Task8_2_Config, ExceptionsOfAutoRoundArePatternsAndSchemesToo) {
+  const Json json = {{"quant_method", "auto-round"},
+                     {"packing_format", "auto_round:auto_gptq"},
+                     {"bits", 4},
+                     {"group_size", 32},
+                     {"sym", true}};
+  const auto exceptions = [&](const Json& entries) { return parse(with(json, "extra_config", entries)); };
+  // What it writes for the routers of Qwen3's experts.
+  const Json routers = {{".*model\\.layers\\.3\\.mlp\\.gate.*", {{"bits", 16}, {"data_type", "float"}}}};
+  EXPECT_EQ(of(exceptions(routers), "model.layers.3.mlp.gate_proj"), std::nullopt);
+  EXPECT_TRUE(of(exceptions(routers), "model.layers.3.mlp.experts.0.gate_proj").has_value());
+  EXPECT_TRUE(of(exceptions(routers), "model.layers.13.mlp.gate_proj").has_value());
+  for (const char* pattern : {"mlp.*down", "self_attn\\.q|down_proj$", "^x|down_proj$"})
+    EXPECT_EQ(of(exceptions({{pattern, {{"bits", 16}}}}), kDown), std::nullopt) << pattern;
+  for (const char* pattern : {"^mlp.*down", "mlp.*down$", "^down_proj|x"})
+    EXPECT_TRUE(of(exceptions({{pattern, {{"bits", 16}}}}), kDown).has_value()) << pattern;
+
+  const QuantizationConfig mixed = exceptions(
+      {{"mlp.*", {{"bits", 8}, {"data_type", "int"}}}, {kDown, {{"group_size", 64}, {"sym", false}}}});
+  const auto up = of(mixed, "model.layers.3.mlp.up_proj"), down = of(mixed, kDown), q = of(mixed, kQ);
+  ASSERT_TRUE(up && down && q);
+  EXPECT_EQ(up->scheme.weights.num_bits, 8);
+  EXPECT_EQ(up->scheme.weights.group_size, 32);
+  EXPECT_FALSE(up->has_g_idx) << "the form is the whole file's";
+  EXPECT_EQ(down->scheme.weights.num_bits, 4);
+  EXPECT_EQ(down->scheme.weights.group_size, 64);
+  EXPECT_FALSE(down->scheme.weights.symmetric);
+  EXPECT_EQ(q->scheme.weights.num_bits, 4);
+
+  const auto refused = [&](const Json& entry) {
+    return refusal(with(json, "extra_config", {{kDown, entry}}));
+  };
+  EXPECT_THAT(refused({{"bits", 5}}), AllOf(HasSubstr(kDown), HasSubstr("bits")));
+  EXPECT_THAT(refused({{"bits", 8}, {"data_type", "fp"}}), AllOf(HasSubstr(kDown), HasSubstr("data_type")));
+  EXPECT_THAT(refused({{"bits", 8}, {"act_bits", 8}}), AllOf(HasSubstr(kDown), HasSubstr("act_bits")));
+  EXPECT_THAT(refused({{"bits", 8}, {"super_bits", 6}}), AllOf(HasSubstr(kDown), HasSubstr("super_bits")));
+  EXPECT_THAT(refused(8), HasSubstr(kDown));
+  EXPECT_THAT(refusal(with(json, "extra_config", {{"(", {{"bits", 16}}}})), HasSubstr("(?:()"));
+  EXPECT_THAT(refusal(with(with(json, "packing_format", "auto_round:auto_awq"), "extra_config",
+                           {{kDown, {{"group_size", 64}}}})),
+              AllOf(HasSubstr(kDown), HasSubstr("auto_gptq")));
+}
+
+// AutoRound's fp8, as 0.16.1 saves it: beside DeepSeek's keys its own, which say the same.
+TEST(Task8_2_Config, ReadsFp8OfAutoRound) {
+  const Json plain = {{"quant_method", "fp8"},
+                      {"fmt", "e4m3"},
+                      {"activation_scheme", "dynamic"},
+                      {"weight_block_size", {128, 128}}};
+  Json json = plain;
+  json.update({{"act_bits", 8},
+               {"act_data_type", "fp"},
+               {"act_dynamic", true},
+               {"act_group_size", 128},
+               {"act_sym", true},
+               {"autoround_version", "0.16.1"},
+               {"bits", 8},
+               {"block_name_to_quantize", "model.layers"},
+               {"data_type", "fp"},
+               {"enable_quanted_input", false},
+               {"group_size", {128, 128}},
+               {"sym", true}});
+  EXPECT_EQ(of(parse(json), kDown), of(parse(plain), kDown));
+  EXPECT_EQ(of(parse(json), "lm_head"), std::nullopt);
+  const std::pair<const char*, Json> others[] = {
+      {"act_bits", 16},      {"bits", 4},        {"data_type", "int"},      {"act_data_type", "fp_dynamic"},
+      {"sym", false},        {"act_sym", false}, {"group_size", {128, 64}}, {"act_group_size", 64},
+      {"act_dynamic", false}};
+  for (const auto& [key, value] : others)
+    EXPECT_THAT(refusal(with(json, key, value)), HasSubstr(key)) << value.dump();
 }
 
 TEST(Task8_2_Config, ReadsAwq) {
