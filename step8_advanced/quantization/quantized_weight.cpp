@@ -36,10 +36,13 @@ float zero_at(const QuantizedWeight& weight, int64_t row, int64_t group) {
 Tensor dequantize(const QuantizedWeight& weight) {
   LADDER_CHECK(weight.codes.device().is_cpu(), "dequantize: the codes are not in the CPU's memory");
   const Tensor out = Tensor::empty({weight.n, weight.k}, DType::f32, Device{});
+  const int64_t orders = weight.columns.defined() ? weight.columns.numel() / weight.k : 0;
   for (int64_t row = 0; row < weight.n; ++row) {
+    const int32_t* columns =
+        orders > 0 ? weight.columns.data<int32_t>() + row * orders / weight.n * weight.k : nullptr;
     for (int64_t column = 0; column < weight.k; ++column) {
       const int64_t group = (column + weight.group_offset) / weight.group_size;
-      const int64_t feature = weight.columns.defined() ? weight.columns.data<int32_t>()[column] : column;
+      const int64_t feature = columns != nullptr ? columns[column] : column;
       out.data<float>()[row * weight.k + feature] =
           (code_at(weight, row, column) - zero_at(weight, row, group)) *
           weight.scales.data<float>()[row * weight.scales.stride(0) + group];

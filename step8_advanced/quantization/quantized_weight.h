@@ -5,7 +5,7 @@
 //   weight[j][k] = (code[j][k] - zero[j][group]) * scale[j][group]       group = (k + group_offset) / group_size
 //
 // where k counts stored columns: `columns` says which input feature a stored column belongs to, if they were
-// sorted (GPTQ's act-order, whose groups are then neighbours again).
+// sorted (GPTQ's act-order, whose groups are then neighbours again). Experts have orders of their own, [orders, k], each of n / orders rows.
 #include <cstdint>
 
 #include "step1_layers/core/tensor.h"

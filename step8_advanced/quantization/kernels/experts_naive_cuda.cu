@@ -5,6 +5,7 @@
 #include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
 #include "step8_advanced/quantization/kernels/row_codes.cuh"
+#include "step8_advanced/quantization/kernels/weight_rows.h"
 
 namespace ladder {
 
@@ -132,8 +133,9 @@ bool quantized_experts_take_written_out(const QuantizedExpertsArgs& args) {
   const auto& rounded = args.gate_up.activations;
   return dtype_size(args.x.dtype()) == 2 && expert_rows_are_rounded_on_a_gpu(args) &&
          (!rounded || !have_stored_scale(*rounded)) && !args.down.activations &&
-         !args.down.weight->columns.defined() && args.gate_up.weight->k == args.x.dim(1) &&
-         args.expert_ids.numel() >= args.experts && written_out_bytes(args) <= kMaxWrittenOut;
+         !args.down.weight->columns.defined() && !have_own_orders(*args.gate_up.weight) &&
+         args.gate_up.weight->k == args.x.dim(1) && args.expert_ids.numel() >= args.experts &&
+         written_out_bytes(args) <= kMaxWrittenOut;
 }
 
 }  // namespace ladder

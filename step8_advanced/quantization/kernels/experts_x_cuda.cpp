@@ -2,6 +2,7 @@
 
 #include "step8_advanced/quantization/kernels/prepare_x_cuda.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
+#include "step8_advanced/quantization/kernels/weight_rows.h"
 
 namespace ladder {
 
@@ -22,13 +23,15 @@ RowsOfPairs prepared_rows(const OpContext& ctx, const ExpertMatrices& matrices, 
   const QuantizedWeight& weight = *matrices.weight;
   const DType dtype = from.rows.dtype();
   if (!matrices.activations && !weight.columns.defined()) return from;
-  if (!matrices.activations || !have_stored_scale(*matrices.activations)) {
+  const bool stored_scales = matrices.activations && have_stored_scale(*matrices.activations);
+  if (!stored_scales && !have_own_orders(weight)) {
     const RowsOfPairs to{arena.take({from.rows.dim(0), weight.k}, dtype), from.pairs_of_row};
     prepare_x_cuda(ctx, from.rows, weight.columns, matrices.activations, 1, to.rows);
     return to;
   }
   const RowsOfPairs to{arena.take({expert_ids.numel(), weight.k}, dtype), 1};
-  const ScalesOfExperts of_experts{expert_ids, matrices.input_scales, from.pairs_of_row};
+  const RowsOfExperts of_experts{expert_ids, stored_scales ? matrices.input_scales : Tensor(),
+                                 from.pairs_of_row};
   prepare_x_cuda(ctx, from.rows, weight.columns, matrices.activations, 1, to.rows, &of_experts);
   return to;
 }

@@ -15,7 +15,7 @@ struct RowsOfPairs {
 bool expert_rows_are_rounded_on_a_gpu(const QuantizedExpertsArgs& args);
 
 // `from` itself where there is nothing to do, else made in the arena: rounded, and in the order of the weight's columns. Stored scales are
-// an expert's own, so a row is made for each pair; of a pair that has no expert here it is left as it is in memory.
+// an expert's own, and orders may be, so a row is made for each pair then; of one that has no expert here it is left as it is in memory.
 RowsOfPairs prepared_rows(const OpContext& ctx, const ExpertMatrices& matrices, const Tensor& expert_ids,
                           const RowsOfPairs& from, Arena& arena);
 

@@ -8,18 +8,20 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// ScalesOfExperts, where expert_ids is not nullptr.
-struct RowScales {
+// RowsOfExperts, where expert_ids is not nullptr.
+struct ExpertOfRow {
   const int32_t* expert_ids = nullptr;
   const float* scales = nullptr;
   int experts = 0, pairs_of_row = 1;
+  int64_t order_stride = 0;  // from an expert's columns to the next one's; 0: all have the same
 
-  // Of row `row` of out. False: it is nobody's.
-  __device__ bool find(int64_t row, float& scale) const {
+  // What row `row` of out has in place of those of all. False: it is nobody's.
+  __device__ bool find(int64_t row, float& scale, const int32_t*& columns) const {
     if (expert_ids == nullptr) return true;
     const int expert = expert_ids[row];
     if (expert < 0 || expert >= experts) return false;
-    scale = scales[expert];
+    if (scales != nullptr) scale = scales[expert];
+    if (order_stride > 0) columns += expert * order_stride;
     return true;
   }
 };
@@ -28,10 +30,10 @@ struct RowScales {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     prepare_rows(const T* x, int64_t x_stride, int64_t features, const int32_t* columns, Rounding rounding,
-                 RowScales of_rows, int64_t k, T* out) {
+                 ExpertOfRow of_rows, int64_t k, T* out) {
   allow_next_kernel();
   wait_for_previous_kernel();
-  if (!of_rows.find(blockIdx.x, rounding.scale)) return;
+  if (!of_rows.find(blockIdx.x, rounding.scale, columns)) return;
   const T* row = x + blockIdx.x / of_rows.pairs_of_row * x_stride;
   RowExtent extent;
   if (rounding.rounds) {
@@ -115,11 +117,11 @@ struct GroupRounding {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     prepare_groups(const T* x, int64_t x_stride, int64_t features, const int32_t* columns,
-                   GroupRounding rounding, RowScales of_rows, int64_t k, T* out) {
+                   GroupRounding rounding, ExpertOfRow of_rows, int64_t k, T* out) {
   extern __shared__ float2 grids[];
   allow_next_kernel();
   wait_for_previous_kernel();
-  if (!of_rows.find(blockIdx.x, rounding.global_scale)) return;
+  if (!of_rows.find(blockIdx.x, rounding.global_scale, columns)) return;
   const T* row = x + blockIdx.x / of_rows.pairs_of_row * x_stride;
   bool is_bad = false;
   for (int64_t group = threadIdx.x / kWarp; group * rounding.size < features; group += kThreads / kWarp) {
@@ -151,11 +153,15 @@ bool changes_x(const QuantizedMatmulArgs& args) {
 
 void prepare_x_cuda(const OpContext& ctx, const Tensor& x, const Tensor& columns,
                     const std::optional<QuantizationArgs>& activations, float input_scale, const Tensor& out,
-                    const ScalesOfExperts* of_experts) {
-  RowScales of_rows;
-  if (of_experts != nullptr)
+                    const RowsOfExperts* of_experts) {
+  ExpertOfRow of_rows;
+  if (of_experts != nullptr) {
+    const bool own_orders = columns.defined() && columns.ndim() == 2;
+    const Tensor& of_each = own_orders ? columns : of_experts->scales;
     of_rows = {cuda_data<int32_t>(of_experts->expert_ids), cuda_data<float>(of_experts->scales),
-               static_cast<int>(of_experts->scales.dim(0)), of_experts->pairs_of_row};
+               static_cast<int>(of_each.dim(0)), of_experts->pairs_of_row,
+               own_orders ? columns.stride(0) : 0};
+  }
   const auto rows = static_cast<unsigned>(out.dim(0));
   with_cuda_type(x.dtype(), [&](auto tag) {
     using T = decltype(tag);

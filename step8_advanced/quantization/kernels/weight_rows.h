@@ -4,7 +4,11 @@
 
 namespace ladder {
 
-// Rows [begin, begin + count), the same memory. Of a weight in records `begin` is a multiple of kRecordRows.
+// Whether rows have orders of columns of their own: an expert's.
+bool have_own_orders(const QuantizedWeight& weight);
+
+// Rows [begin, begin + count), the same memory, of one order where there are several. Of a weight in records `begin` is a multiple of
+// kRecordRows. Error: rows of two orders.
 QuantizedWeight rows_of(const QuantizedWeight& weight, int64_t begin, int64_t count);
 
 }  // namespace ladder

@@ -12,7 +12,7 @@ namespace {
 
 class GptqMethod final : public StoredMethod {
  public:
-  explicit GptqMethod(const StoredLinear& stored) : StoredMethod(stored) {
+  GptqMethod(const StoredLinear& stored, int64_t parts_per_order) : StoredMethod(stored, parts_per_order) {
     const int bits = weights().num_bits;
     LADDER_CHECK(!weights().is_float && (bits == 2 || bits == 3 || bits == 4 || bits == 8),
                  "gptq weights of {} bits: expected integers of 2, 3, 4 or 8", bits);
@@ -68,11 +68,11 @@ class GptqMethod final : public StoredMethod {
           .narrow(0, rows.begin - behind.begin, rows.size);
     });
     if (!stored().has_g_idx) return integer_weight(integers, weights(), shape);
-    const Tensor order = common_value(tensors["g_idx"], "g_idx");
+    const Tensor orders = shared_rows(tensors["g_idx"], parts_per_order(), "g_idx");
     if (weights().actorder == ActivationOrder::group)
-      integers.group_of = order;
+      integers.group_of = orders;
     else
-      check_neighbours(order, shape);
+      for (int64_t i = 0; i < orders.dim(0); ++i) check_neighbours(orders.select(0, i), shape);
     return integer_weight(integers, weights(), shape);
   }
 
@@ -89,8 +89,8 @@ class GptqMethod final : public StoredMethod {
 
 }  // namespace
 
-std::shared_ptr<const LinearMethod> gptq_linear_method(const StoredLinear& stored) {
-  return std::make_shared<const GptqMethod>(stored);
+std::shared_ptr<const LinearMethod> gptq_linear_method(const StoredLinear& stored, int64_t parts_per_order) {
+  return std::make_shared<const GptqMethod>(stored, parts_per_order);
 }
 
 }  // namespace ladder

@@ -74,13 +74,23 @@ bool are_neighbours(const Tensor& group_of, const QuantizationArgs& args, const 
   return true;
 }
 
-// Features sorted by group. A rank may have a few of each group: then every group it has gets as many columns as the
-// largest, so that a stored column's place still tells its group.
-ColumnOrder sorted_columns(const Tensor& group_of, const std::vector<int64_t>& members,
+// How many columns a group gets, in all orders. A rank may have a few features of each: then as many as the largest has, so that a
+// stored column's place still tells its group.
+int64_t columns_of_a_group(const std::vector<std::vector<int64_t>>& members_of_orders,
                            const QuantizationArgs& args, const LinearShape& shape) {
+  if (shape.in.size == shape.in.full) return args.group_size;
+  int64_t largest = 0;
+  for (const std::vector<int64_t>& members : members_of_orders)
+    largest = std::max(largest, *std::max_element(members.begin(), members.end()));
+  return largest;
+}
+
+// Features sorted by group.
+ColumnOrder sorted_columns(const Tensor& group_of, const std::vector<int64_t>& members, int64_t group_size,
+                           const LinearShape& shape) {
   ColumnOrder order;
   const bool whole = shape.in.size == shape.in.full;
-  order.group_size = whole ? args.group_size : *std::max_element(members.begin(), members.end());
+  order.group_size = group_size;
   for (int64_t group = 0; group < std::ssize(members); ++group) {
     if (members[static_cast<size_t>(group)] == 0) continue;
     order.groups.push_back(group);
@@ -97,22 +107,76 @@ ColumnOrder sorted_columns(const Tensor& group_of, const std::vector<int64_t>& m
 
 namespace {
 
+// The columns of all rows in one order, or an order for each n / orders rows.
+using ColumnOrders = std::vector<ColumnOrder>;
+
+const ColumnOrder& order_of_row(const ColumnOrders& orders, int64_t row, int64_t n) {
+  return orders[static_cast<size_t>(row * std::ssize(orders) / n)];
+}
+
+// Orders of a rank's features may have more or fewer groups: those with fewer get groups without a feature.
+void give_all_as_many_groups(ColumnOrders& orders) {
+  size_t groups = 0;
+  for (const ColumnOrder& order : orders) groups = std::max(groups, order.groups.size());
+  for (ColumnOrder& order : orders) {
+    if (order.groups.size() == groups) continue;
+    order.groups.resize(groups, order.groups.front());
+    order.columns.resize(groups * static_cast<size_t>(order.group_size), int32_t{-1});
+  }
+}
+
+ColumnOrders orders_of(const Tensor& group_of, int64_t groups, const QuantizationArgs& args,
+                       const LinearShape& shape) {
+  std::vector<std::vector<int64_t>> members;
+  bool all_neighbours = true;
+  for (int64_t i = 0; i < group_of.dim(0); ++i) {
+    members.push_back(members_of_groups(group_of.select(0, i), groups, args, shape));
+    all_neighbours = all_neighbours && are_neighbours(group_of.select(0, i), args, shape);
+  }
+  ColumnOrders orders;
+  if (all_neighbours) {  // one order, which need not be stored
+    orders.emplace_back();
+    for (int64_t group = 0; group < groups; ++group)
+      if (members[0][static_cast<size_t>(group)] > 0) orders[0].groups.push_back(group);
+    return orders;
+  }
+  const int64_t group_size = columns_of_a_group(members, args, shape);
+  for (int64_t i = 0; i < group_of.dim(0); ++i)
+    orders.push_back(
+        sorted_columns(group_of.select(0, i), members[static_cast<size_t>(i)], group_size, shape));
+  give_all_as_many_groups(orders);
+  return orders;
+}
+
+// i32 [k], or [orders, k].
+Tensor columns_of(const ColumnOrders& orders) {
+  const int64_t k = std::ssize(orders[0].columns);
+  const Tensor columns = Tensor::empty({std::ssize(orders), k}, DType::i32);
+  for (size_t i = 0; i < orders.size(); ++i)
+    std::copy(orders[i].columns.begin(), orders[i].columns.end(),
+              columns.data<int32_t>() + static_cast<int64_t>(i) * k);
+  return orders.size() == 1 ? columns.select(0, 0) : columns;
+}
+
 // Columns of an [n, groups] tensor.
 template <class T>
-Tensor chosen_groups(const Tensor& tensor, const std::vector<int64_t>& groups) {
-  const Tensor out = Tensor::empty({tensor.dim(0), std::ssize(groups)}, tensor.dtype());
-  for (int64_t row = 0; row < out.dim(0); ++row)
+Tensor chosen_groups(const Tensor& tensor, const ColumnOrders& orders) {
+  const Tensor out = Tensor::empty({tensor.dim(0), std::ssize(orders[0].groups)}, tensor.dtype());
+  for (int64_t row = 0; row < out.dim(0); ++row) {
+    const ColumnOrder& order = order_of_row(orders, row, out.dim(0));
     for (int64_t i = 0; i < out.dim(1); ++i)
       out.data<T>()[row * out.dim(1) + i] =
-          tensor.data<T>()[row * tensor.dim(1) + groups[static_cast<size_t>(i)]];
+          tensor.data<T>()[row * tensor.dim(1) + order.groups[static_cast<size_t>(i)]];
+  }
   return out;
 }
 
 // The codes of the chosen columns. A column of none has the code of its group's zero point.
-Tensor chosen_columns(const IntegerCodes& integers, const ColumnOrder& order, int bits) {
-  const Tensor out = Tensor::empty({integers.codes.dim(0), std::ssize(order.columns)}, DType::u8);
+Tensor chosen_columns(const IntegerCodes& integers, const ColumnOrders& orders, int bits) {
+  const Tensor out = Tensor::empty({integers.codes.dim(0), std::ssize(orders[0].columns)}, DType::u8);
   parallel_for(out.dim(0), 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
+      const ColumnOrder& order = order_of_row(orders, row, out.dim(0));
       const uint8_t* from = integers.codes.data<uint8_t>() + row * integers.codes.stride(0);
       for (int64_t i = 0; i < out.dim(1); ++i) {
         const int32_t column = order.columns[static_cast<size_t>(i)];
@@ -139,20 +203,14 @@ QuantizedWeight integer_weight(const IntegerCodes& integers, const QuantizationA
   ColumnGroups groups = column_groups(args, shape);
   Tensor columns;
   if (sorted.group_of.defined()) {
-    const std::vector<int64_t> members =
-        members_of_groups(sorted.group_of, sorted.scales.dim(1), args, shape);
-    ColumnOrder order;
-    if (are_neighbours(sorted.group_of, args, shape)) {
-      for (int64_t group = 0; group < std::ssize(members); ++group)
-        if (members[static_cast<size_t>(group)] > 0) order.groups.push_back(group);
-    } else {
-      order = sorted_columns(sorted.group_of, members, args, shape);
-      groups = {order.group_size, 0};
-      columns = Tensor::from<int32_t>(order.columns, {std::ssize(order.columns)});
+    const ColumnOrders orders = orders_of(sorted.group_of, sorted.scales.dim(1), args, shape);
+    sorted.scales = chosen_groups<float>(sorted.scales, orders);
+    if (sorted.zeros.defined()) sorted.zeros = chosen_groups<uint8_t>(sorted.zeros, orders);
+    if (!orders[0].columns.empty()) {
+      groups = {orders[0].group_size, 0};
+      columns = columns_of(orders);
+      sorted.codes = chosen_columns(sorted, orders, args.num_bits);
     }
-    sorted.scales = chosen_groups<float>(sorted.scales, order.groups);
-    if (sorted.zeros.defined()) sorted.zeros = chosen_groups<uint8_t>(sorted.zeros, order.groups);
-    if (columns.defined()) sorted.codes = chosen_columns(sorted, order, args.num_bits);
   }
   QuantizedWeight weight{.type = args.num_bits <= 4 ? WeightCodes::int4 : WeightCodes::int8,
                          .n = sorted.codes.dim(0),

@@ -15,8 +15,8 @@ struct IntegerCodes {
   Tensor codes;   // u8 [n, k], rows may be strided
   Tensor zeros;   // u8 [n, groups], or undefined: 2^(b-1)
   Tensor scales;  // f32 [n, groups]
-  // i32 [k]: the group of each input feature, where the file says it (g_idx), and `scales` has all of the layer's
-  // groups; undefined: neighbours, from `groups.offset` on.
+  // i32 [orders, k]: the group of each input feature, where the file says it (g_idx), for n / orders rows each, and `scales` has all of
+  // the layer's groups; undefined: neighbours, from `groups.offset` on.
   Tensor group_of;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 class PackedMethod final : public StoredMethod {
  public:
-  explicit PackedMethod(const StoredLinear& stored) : StoredMethod(stored) {
+  PackedMethod(const StoredLinear& stored, int64_t parts_per_order) : StoredMethod(stored, parts_per_order) {
     LADDER_CHECK(!weights().is_float && weights().num_bits >= 2 && weights().num_bits <= 8,
                  "pack-quantized weights of {} bits: expected integers of 2 to 8", weights().num_bits);
     LADDER_CHECK(weights().strategy == ScaleStrategy::group || !has_order(),
@@ -56,7 +56,8 @@ class PackedMethod final : public StoredMethod {
                          .narrow(1, shape.in.begin - words.begin, shape.in.size);
     integers.scales = expanded_to_rows(tensors["weight_scale"], scale_dimensions(weights(), shape), shape);
     if (!weights().symmetric) integers.zeros = unpacked_zeros(shape, tensors);
-    if (has_order()) integers.group_of = common_value(tensors["weight_g_idx"], "weight_g_idx");
+    if (has_order())
+      integers.group_of = shared_rows(tensors["weight_g_idx"], parts_per_order(), "weight_g_idx");
     return integer_weight(integers, weights(), shape);
   }
 
@@ -75,8 +76,9 @@ class PackedMethod final : public StoredMethod {
 
 }  // namespace
 
-std::shared_ptr<const LinearMethod> packed_linear_method(const StoredLinear& stored) {
-  return std::make_shared<const PackedMethod>(stored);
+std::shared_ptr<const LinearMethod> packed_linear_method(const StoredLinear& stored,
+                                                         int64_t parts_per_order) {
+  return std::make_shared<const PackedMethod>(stored, parts_per_order);
 }
 
 }  // namespace ladder

@@ -1,5 +1,6 @@
 #include "step8_advanced/quantization/linear/part_values.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "step1_layers/core/error.h"
@@ -28,17 +29,22 @@ Tensor joined_parts(const LinearShape& shape, const std::function<Tensor(size_t 
   return all;
 }
 
-Tensor common_value(const Tensor& parts, std::string_view what) {
-  const int64_t width = parts.dim(1);
+Tensor shared_rows(const Tensor& parts, int64_t parts_per_row, std::string_view what) {
+  const int64_t width = parts.dim(1), per_row = parts_per_row > 0 ? parts_per_row : parts.dim(0);
   const int32_t* values = parts.data<int32_t>();
-  for (int64_t part = 1; part < parts.dim(0); ++part)
+  const Tensor rows = Tensor::empty({parts.dim(0) / per_row, width}, DType::i32);
+  bool same = true;
+  for (int64_t part = 0; part < parts.dim(0); ++part) {
+    const int64_t first = part / per_row * per_row;
     for (int64_t i = 0; i < width; ++i)
-      LADDER_CHECK(
-          values[part * width + i] == values[i],
-          "{} of part {} is {} at feature {}, part 0 has {}: expected the same in all parts, which share "
-          "their input",
-          what, part, values[part * width + i], i, values[i]);
-  return parts.select(0, 0);
+      LADDER_CHECK(values[part * width + i] == values[first * width + i],
+                   "{} of part {} is {} at feature {}, part {} has {}: expected the same in parts that share "
+                   "their input",
+                   what, part, values[part * width + i], i, first, values[first * width + i]);
+    if (part == first) rows.select(0, part / per_row).copy_from(parts.select(0, part));
+    same = same && std::equal(values, values + width, values + part * width);
+  }
+  return same ? rows.narrow(0, 0, 1) : rows;
 }
 
 }  // namespace ladder

@@ -14,7 +14,8 @@ LinearDimension words_along_out(int bits);
 // The parts' rows one after the other: u8 [n, columns] of u8 [rows of the part, columns].
 Tensor joined_parts(const LinearShape& shape, const std::function<Tensor(size_t part)>& rows_of_part);
 
-// The row that all parts have, of i32 [parts, k]. Error naming `what`: they differ.
-Tensor common_value(const Tensor& parts, std::string_view what);
+// The rows that so many neighbouring parts share (0: all of them), of i32 [parts, k]: i32 [1, k] where all are the same, else
+// [parts / parts_per_row, k]. Error naming `what`: parts that share one differ.
+Tensor shared_rows(const Tensor& parts, int64_t parts_per_row, std::string_view what);
 
 }  // namespace ladder

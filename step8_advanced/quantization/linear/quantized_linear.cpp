@@ -8,7 +8,7 @@
 namespace ladder {
 
 std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored,
-                                                            LoadFormat load_format) {
+                                                            LoadFormat load_format, int64_t parts_per_order) {
   if (stored.format == StoredFormat::dense)
     return two_of_four_linear_method(load_format == LoadFormat::dummy ? TwoOfFourSource::dummy
                                                                       : TwoOfFourSource::bitmask);
@@ -25,12 +25,12 @@ std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& 
     case StoredFormat::plain:
       return plain_linear_method(stored);
     case StoredFormat::packed:
-      return packed_linear_method(stored);
+      return packed_linear_method(stored, parts_per_order);
     case StoredFormat::nvfp4:
     case StoredFormat::mx:
       return block_float_linear_method(stored);
     case StoredFormat::gptq:
-      return gptq_linear_method(stored);
+      return gptq_linear_method(stored, parts_per_order);
     case StoredFormat::awq:
       return awq_linear_method(stored);
     case StoredFormat::dense:

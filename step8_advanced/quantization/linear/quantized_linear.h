@@ -21,7 +21,10 @@ namespace ladder {
 // is made: sizes that do not fill the words of GPTQ or AWQ. After loading: what no such file can hold: scales that are not
 // finite, are 0, or of floats below 0, NaN among the codes, zero points outside of the codes, a g_idx that does not fit.
 // LoadFormat::dummy: no weight is read, random codes of the same scheme take its place.
+// parts_per_order: so many neighbouring parts, as large as any others, have an order of columns (g_idx) of their own, an expert's; 0: all
+// parts share one.
 std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored,
-                                                            LoadFormat load_format = LoadFormat::automatic);
+                                                            LoadFormat load_format = LoadFormat::automatic,
+                                                            int64_t parts_per_order = 0);
 
 }  // namespace ladder

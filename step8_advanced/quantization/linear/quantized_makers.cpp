@@ -62,10 +62,10 @@ make_quantized_linear_methods(LoadFormat load_format) {
                  "{}: {}: such activations are rounded on the CPU only, expected --device cpu", kConfig,
                  linear.name);
     try {
-      auto method = quantized_linear_method(*stored, load_format);
       const int64_t parts_per_expert = linear.name.ends_with(".experts.gate_up") ? 2
                                        : linear.name.ends_with(".experts.down")  ? 1
                                                                                  : 0;
+      auto method = quantized_linear_method(*stored, load_format, parts_per_expert);
       return parts_per_expert > 0 && !ctx.device.is_cpu()
                  ? experts_linear_method(std::move(method), parts_per_expert)
                  : method;

@@ -50,16 +50,6 @@ QuantizedWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& t
                       .zeros = layout[5] != 0}};
 }
 
-// The weight's rows of some parts alone; args.out is theirs already.
-QuantizedMatmulArgs part_of(const QuantizedMatmulArgs& args, QuantizedWeight& weight, int64_t begin,
-                            int64_t count) {
-  weight = rows_of(*args.weight, begin, count);
-  QuantizedMatmulArgs part = args;
-  part.weight = &weight;
-  if (args.bias.defined()) part.bias = args.bias.narrow(0, begin, count);
-  return part;
-}
-
 }  // namespace
 
 size_t StoredTensors::index_of(std::string_view name) const {
@@ -164,31 +154,36 @@ void StoredMethod::apply_parts(const OpContext& ctx, const LinearShape& shape,
   const auto rows_before = [&](size_t part) {
     return LinearDimension::along_out().begin_of_part(shape, part);
   };
-  QuantizedWeight weight = weight_of(shape, tensors);
-  QuantizedMatmulArgs args{.x = x,
-                           .weight = &weight,
-                           .activations = stored_.scheme.input_activations,
-                           .bias = shape.bias ? tensors[kBias] : Tensor(),
-                           .out = out};
-  std::optional<ArenaScope> scope;
-  if (weight.columns.defined() && weight.k != shape.in_features()) {
-    scope.emplace(*ctx.arena);
-    args.x = ctx.arena->take({x.dim(0), weight.k}, x.dtype());
-    gather_columns(ctx, x, weight.columns, args.x);
-    weight.columns = {};
-  }
-  // Of parts that round x by different scales each run of equal ones is a product of its own.
+  const QuantizedWeight weight = weight_of(shape, tensors);
+  const bool own_orders = have_own_orders(weight);
+  const auto order_of = [&](size_t part) {
+    return own_orders ? static_cast<int64_t>(part) * weight.columns.dim(0) / std::ssize(shape.out) : 0;
+  };
+  // Of parts that round x by different scales, or have columns in different orders, each run of equal ones is a product of its own.
   const float* scales = has_input_scale() ? tensors[kInputScales].data<float>() : nullptr;
   const int64_t begin = rows_before(first);
   for (size_t part = first; part < first + count;) {
-    size_t end = scales == nullptr ? first + count : part + 1;
-    while (end < first + count && scales[end] == scales[part]) ++end;
-    if (scales != nullptr) args.input_scale = scales[part];
+    size_t end = part + 1;
+    while (end < first + count && (scales == nullptr || scales[end] == scales[part]) &&
+           order_of(end) == order_of(part))
+      ++end;
     const int64_t from = rows_before(part), rows = rows_before(end) - from;
-    QuantizedMatmulArgs of_run = args;
-    of_run.out = out.narrow(1, from - begin, rows);
-    QuantizedWeight cut;
-    quantized_matmul(ctx, rows == weight.n ? of_run : part_of(of_run, cut, from, rows));
+    const bool whole = rows == weight.n && !own_orders;
+    QuantizedWeight of_run = whole ? weight : rows_of(weight, from, rows);
+    QuantizedMatmulArgs args{.x = x,
+                             .weight = &of_run,
+                             .activations = stored_.scheme.input_activations,
+                             .input_scale = scales != nullptr ? scales[part] : 1.0f,
+                             .bias = shape.bias ? tensors[kBias].narrow(0, from, rows) : Tensor(),
+                             .out = out.narrow(1, from - begin, rows)};
+    std::optional<ArenaScope> scope;
+    if (of_run.columns.defined() && of_run.k != shape.in_features()) {
+      scope.emplace(*ctx.arena);
+      args.x = ctx.arena->take({x.dim(0), of_run.k}, x.dtype());
+      gather_columns(ctx, x, of_run.columns, args.x);
+      of_run.columns = {};
+    }
+    quantized_matmul(ctx, args);
     part = end;
   }
 }

@@ -38,7 +38,8 @@ QuantizedWeight on_device(Device device, const QuantizedWeight& weight, bool rec
 
 class StoredMethod : public LinearMethod {
  public:
-  explicit StoredMethod(const StoredLinear& stored) : stored_(stored) {}
+  explicit StoredMethod(const StoredLinear& stored, int64_t parts_per_order = 0)
+      : stored_(stored), parts_per_order_(parts_per_order) {}
   // The tensors of parameters(), once filled.
   LoadedLinear load(const LinearShape& shape, const std::vector<Tensor>& tensors) const;
   const std::optional<QuantizationArgs>& activations() const { return stored_.scheme.input_activations; }
@@ -69,12 +70,17 @@ class StoredMethod : public LinearMethod {
   const QuantizationArgs& weights() const {
     return stored_.scheme.weights;
   }
+  // quantized_linear_method()
+  int64_t parts_per_order() const {
+    return parts_per_order_;
+  }
 
  private:
   bool has_input_scale() const;
   const char* input_scale_name() const;
 
   StoredLinear stored_;
+  int64_t parts_per_order_;
 };
 
 }  // namespace ladder

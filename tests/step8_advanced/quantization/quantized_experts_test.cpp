@@ -85,11 +85,15 @@ QuantizedWeight random_codes(Random& random, const Codes& codes, int64_t n, int6
   return weight;
 }
 
-void permute_columns(Random& random, QuantizedWeight& weight) {
-  weight.columns = Tensor::empty({weight.k}, DType::i32);
-  const std::span columns(weight.columns.data<int32_t>(), static_cast<size_t>(weight.k));
-  std::iota(columns.begin(), columns.end(), 0);
-  std::ranges::shuffle(columns, random.engine());
+// In one order, or in one of each expert's own.
+void permute_columns(Random& random, QuantizedWeight& weight, int64_t orders = 1) {
+  weight.columns = Tensor::empty({orders, weight.k}, DType::i32);
+  for (int64_t i = 0; i < orders; ++i) {
+    const std::span columns(weight.columns.data<int32_t>() + i * weight.k, static_cast<size_t>(weight.k));
+    std::iota(columns.begin(), columns.end(), 0);
+    std::ranges::shuffle(columns, random.engine());
+  }
+  if (orders == 1) weight.columns = weight.columns.select(0, 0);
 }
 
 // A layer in codes beside the dense one that they stand for.
@@ -260,6 +264,36 @@ RUNG_TEST(Task8_4_Experts, EqualDoublePrecision, "quantized_experts", quantized_
           << scene.dense.gate_up.str();
     }
   EXPECT_GT(served, 4);
+}
+
+// As GPTQ leaves them in act-order: what goes into an expert is its own. Of gate and up alone, of down alone, of both.
+RUNG_TEST(Task8_4_Experts, HaveTheirColumnsInOrdersOfTheirOwn, "quantized_experts",
+          quantized_experts_variants()) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  int served = 0;
+  for (const MoeSizes& sizes : {MoeSizes{1, 2, 4, 128, 64}, MoeSizes{9, 2, 8, 192, 64},
+                                MoeSizes{70, 2, 2, 144, 80}, MoeSizes{130, 2, 3, 128, 192}})
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const int which : {1, 2, 3})
+        for (const bool rounds : {false, true}) {
+          if (rounds && rung.name == "written_out") continue;
+          CodedScene scene(random, sizes, dtype, {kInt4, 16, 0, true}, {kInt8, 16}, true);
+          if ((which & 1) != 0) permute_columns(random, scene.gate_up, sizes.experts);
+          if ((which & 2) != 0) permute_columns(random, scene.down, sizes.experts);
+          scene.take_matrices();
+          if (rounds) {
+            scene.round(random, {.strategy = ScaleStrategy::token, .dynamic = true});
+            scene.down_activations.reset();
+            scene.dense.round_activated = {};
+          }
+          const Tensor out = scene.run(ctx, rung);
+          if (!out.defined()) continue;
+          ++served;
+          EXPECT_TRUE(is_within_bound(scene, rung, out))
+              << scene.dense.x.str() << ", matrices " << which << (rounds ? ", rounded" : "");
+        }
+  EXPECT_GT(served, rung.name == "written_out" ? -1 : 2);
 }
 
 std::vector<std::pair<std::string, QuantizationArgs>> schemes() {

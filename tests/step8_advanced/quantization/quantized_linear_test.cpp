@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -105,6 +106,51 @@ TEST(Task8_2_Formats, EveryFormatIsReadExactlyOnEveryNumberOfRanks) {
         expect_weight(out, 0, 32, one[0], 0);
       });
     if (HasFatalFailure()) return;
+  }
+}
+
+// Experts, whose inputs are their own: each two parts (gate and up), or each part (down), in another order; or all but the last as the
+// features are, so that a rank has features of fewer groups of these than of the last's.
+TEST(Task8_2_Formats, PartsOfAnExpertHaveAnOrderOfTheirOwn) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  constexpr int64_t kExperts = 3, kRows = 32;
+  for (const StoredLinear& stored : testing::all_stored_linears()) {
+    if (stored.scheme.weights.actorder != ActivationOrder::group) continue;
+    SCOPED_TRACE(describe(stored));
+    for (const int64_t parts_per_order : {1, 2})
+      for (const bool only_last : {false, true}) {
+        const auto method = quantized_linear_method(stored, LoadFormat::automatic, parts_per_order);
+        std::vector<StoredPart> parts;
+        std::vector<int32_t> order;
+        for (int64_t part = 0; part < kExperts * parts_per_order; ++part) {
+          const bool is_last = part >= (kExperts - 1) * parts_per_order;
+          if (part % parts_per_order == 0) order = order_of(random, stored, kFeatures);
+          if (only_last && !is_last) std::ranges::sort(order);
+          parts.push_back(random_part(random, stored, kRows, kFeatures, order));
+        }
+        for (const int ranks : {1, 2, 4})
+          on_ranks(ranks, [&](const OpContext& ctx, int rank) {
+            const int64_t begin = rank * kFeatures / ranks, count = kFeatures / ranks,
+                          all = std::ssize(parts) * kRows;
+            // As the experts' down: all rows, a share of the features.
+            const std::vector<FeatureRange> out_parts(parts.size(), FeatureRange{kRows, 0, kRows});
+            Linear linear(ctx, "experts.down", {.in = {kFeatures, begin, count}, .out = out_parts},
+                          {.method = method});
+            load(linear, ctx, parts);
+            const Tensor out = testing::poisoned({kFeatures, all}, DType::f32);
+            linear.forward(ctx, identity(kFeatures).narrow(1, begin, count).clone(), out);
+            for (size_t part = 0; part < parts.size(); ++part)
+              for (int64_t row = 0; row < kRows; ++row)
+                for (int64_t column = 0; column < kFeatures; ++column) {
+                  const bool here = column >= begin && column < begin + count;
+                  ASSERT_EQ(out.at<float>({column, static_cast<int64_t>(part) * kRows + row}),
+                            here ? parts[part].dense[static_cast<size_t>(row * kFeatures + column)] : 0.0f)
+                      << "part " << part << ", row " << row << ", column " << column;
+                }
+          });
+        if (HasFatalFailure()) return;
+      }
   }
 }
 

@@ -60,6 +60,13 @@ bool is_linear(const std::string& name) {
   return false;
 }
 
+// The same for linears that share their input: q, k and v, and gate and up of a layer or of an expert.
+std::string input_of(const std::string& name) {
+  for (const char* end : {"o_proj.weight", "down_proj.weight", ".w2.weight"})
+    if (name.ends_with(end)) return name;
+  return name.substr(0, name.rfind('.', name.rfind('.') - 1));
+}
+
 // The width of experts, and the vocabulary of a head in codes, which some formats want in words of eight codes.
 int64_t whole_words(int64_t size) {
   return (size + 7) / 8 * 8;
@@ -83,7 +90,7 @@ void write_twins(Random& random, const std::string& of, const StoredLinear& stor
   const Checkpoint checkpoint(golden);
   const QuantizationArgs& args = stored.scheme.weights;
   testing::NamedTensors codes, matrices;
-  std::map<int64_t, std::vector<int32_t>> orders;  // of all linears with so many input features
+  std::map<std::string, std::vector<int32_t>> orders;  // of all linears with the same input
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     const std::string& name = entry.info->name;
     Tensor tensor = entry.tensor();
@@ -94,9 +101,10 @@ void write_twins(Random& random, const std::string& of, const StoredLinear& stor
       continue;
     }
     const int64_t n = whole_words(tensor.dim(0)), k = whole_words(tensor.dim(1));
-    if (args.actorder == ActivationOrder::group && !orders.contains(k))
-      orders[k] = testing::random_order(random, k, args.group_size);
-    const testing::StoredPart part = random_part(random, stored, n, k, orders[k]);
+    std::vector<int32_t>& order = orders[input_of(name)];
+    if (args.actorder == ActivationOrder::group && order.empty())
+      order = testing::random_order(random, k, args.group_size);
+    const testing::StoredPart part = random_part(random, stored, n, k, order);
     const std::string linear = name.substr(0, name.size() - std::string("weight").size());
     for (const auto& [last, of_part] : part.tensors) codes.emplace_back(linear + last, of_part);
     matrices.emplace_back(name, Tensor::from<float>(part.dense, {n, k}));
