@@ -85,6 +85,17 @@ std::vector<std::string> string_list(const ConfigObject& config, const std::stri
   return list;
 }
 
+std::string escaped(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    const bool is_plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    if (!is_plain) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
 std::string lower_string(const ConfigObject& config, const std::string& key, std::string_view default_value) {
   std::string text = config.string(key).value_or(std::string(default_value));
   for (char& c : text)

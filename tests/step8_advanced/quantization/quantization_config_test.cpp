@@ -424,6 +424,38 @@ TEST(Task8_2_Config, GptqsDynamicRulesAreItsExceptions) {
   EXPECT_THAT(refusal(with_rules(Json::array({1}))), HasSubstr("dynamic"));
 }
 
+// As optimum writes it for Mixtral and Qwen2's experts: the ends of the names, all others are dense.
+TEST(Task8_2_Config, GptqMayNameWhatItQuantized) {
+  const Json json = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"desc_act", false}};
+  const auto named = [&](const Json& names) {
+    return parse(with(json, "modules_in_block_to_quantize", names));
+  };
+  Json experts = Json::array();
+  for (int expert = 0; expert < 128; ++expert)
+    for (const char* matrix : {"gate_proj", "up_proj", "down_proj"})
+      experts.push_back(fmt::format("mlp.experts.{}.{}", expert, matrix));
+  const QuantizationConfig config = named({{"self_attn.q_proj", "self_attn.k_proj"}, experts});
+  const auto quantized = of(parse(json), kQ);
+  ASSERT_TRUE(quantized.has_value());
+  EXPECT_EQ(of(config, kQ), quantized);
+  for (int expert = 0; expert < 128; ++expert)
+    EXPECT_EQ(of(config, fmt::format("model.layers.47.mlp.experts.{}.down_proj", expert)), quantized)
+        << expert;
+  for (const char* name : {"model.layers.3.self_attn.o_proj", "model.layers.3.mlp.down_proj", "lm_head",
+                           "model.layers.3.mlp.experts.128.down_proj", "model.layers.3.self_attnxq_proj",
+                           "model.layers.3.self_attn.q_proj_norm"})
+    EXPECT_EQ(of(config, name), std::nullopt) << name;
+  EXPECT_EQ(of(named({"self_attn.q_proj"}), kQ), quantized) << "a list alone";
+  EXPECT_EQ(of(named({"self_attn.q_proj"}), kK), std::nullopt);
+  for (const Json& none : {Json(nullptr), Json::array(), Json(false)})
+    EXPECT_EQ(of(named(none), kK), quantized);
+  for (const Json& wrong :
+       {Json("self_attn.q_proj"), Json{1}, Json{{""}}, Json{{1}}, Json::object({{"a", 1}})})
+    EXPECT_THAT(refusal(with(json, "modules_in_block_to_quantize", wrong)),
+                HasSubstr("modules_in_block_to_quantize"))
+        << wrong.dump();
+}
+
 // AutoRound's own form is GPTQ's without g_idx, or AWQ's.
 TEST(Task8_2_Config, ReadsAutoRound) {
   const Json json = {{"quant_method", "auto-round"},
