@@ -165,16 +165,27 @@ StoredFormat read_format(const std::string& name, const std::string& what) {
       what, json_brief(Json(name)));
 }
 
+// The preset of nothing: its group has neither weights nor activations when it is written out.
+constexpr std::string_view kUnquantized = "UNQUANTIZED";
+
+QuantizationGroup left_dense(QuantizationGroup group, const std::string& what) {
+  LADDER_CHECK(!group.targets.empty(), "{}: no targets", what);
+  group.linear = {.format = StoredFormat::dense};
+  return group;
+}
+
 QuantizationGroup read_group(const std::string& name, const Json& json, const ConfigObject& config,
                              const std::string& all_formats) {
   const std::string what = fmt::format("{}.{}", config.name("config_groups"), name.substr(0, 60));
   QuantizationGroup group;
   std::string format = all_formats;
   if (json.is_array()) {  // a preset's name and its targets
-    LADDER_CHECK(is_preset(name), "{}: not a scheme of that name, expected one of {}", what,
-                 fmt::join(preset_names(), ", "));
-    group.linear.scheme = preset_scheme(name);
+    const bool is_dense = name == kUnquantized;
+    LADDER_CHECK(is_dense || is_preset(name), "{}: not a scheme of that name, expected one of {}, {}", what,
+                 fmt::join(preset_names(), ", "), kUnquantized);
+    if (!is_dense) group.linear.scheme = preset_scheme(name);
     for (const Json& target : json) group.targets.push_back(json_string(target, what));
+    if (is_dense) return left_dense(std::move(group), what);
     if (format.empty()) {
       group.linear = stored_linear(group.linear.scheme, what);
       return group;
@@ -184,6 +195,7 @@ QuantizationGroup read_group(const std::string& name, const Json& json, const Co
     refuse_unknown_keys(object, {"targets", "weights", "input_activations", "output_activations", "format"});
     refuse_unless_empty(object, "output_activations", "rounding a layer's output is not supported");
     group.targets = string_list(object, "targets");
+    if (!object.has("weights") && !object.has("input_activations")) return left_dense(std::move(group), what);
     format = object.string("format").value_or(format);
     LADDER_CHECK(!format.empty(), "{}: missing, and the file's is \"mixed-precision\" or missing too",
                  object.name("format"));
@@ -251,10 +263,11 @@ ReadGroups read_compressed_tensors(const ConfigObject& config) {
   read.ignored = string_list(config, "ignore");
   if (const Json* scheme = config.find("kv_cache_scheme"); scheme != nullptr && !scheme->empty())
     read.kv_cache = parse_kv_cache_scheme(*scheme, config.name("kv_cache_scheme"));
-  if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty())
-    read.two_of_four = read_sparsity(ConfigObject(*sparsity, config.name("sparsity_config")));
-  // Nothing is quantized where only keys and values are, or weights are only sparse.
-  const bool may_be_empty = read.kv_cache || !read.two_of_four.targets.empty();
+  const Json* sparsity = config.find("sparsity_config");
+  const bool has_sparsity = sparsity != nullptr && !sparsity->empty();
+  if (has_sparsity) read.two_of_four = read_sparsity(ConfigObject(*sparsity, config.name("sparsity_config")));
+  // Nothing is quantized where only keys and values are, or weights are only sparse (kept whole, or not).
+  const bool may_be_empty = read.kv_cache || has_sparsity || format == "dense";
   const Json none = Json::object();
   const Json& groups = may_be_empty && !config.has("config_groups")
                            ? none

@@ -57,6 +57,7 @@ StoredLinear parse_scheme(const Json& scheme, const std::string& where) {
   if (!group.contains("format")) group["format"] = format_that_reads(group);
   const Json config = {{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", group}}}};
   const StoredLinear read = QuantizationConfig::parse(config.dump(), where).groups().at(0).linear;
+  LADDER_CHECK(read.format != StoredFormat::dense, "{}: weights: missing", where);
   return stored_linear(read.scheme, where);
 }
 

@@ -225,7 +225,9 @@ TEST(Task8_2_Config, NothingUnknownIsReadOver) {
   EXPECT_THAT(refusal(with_argument("scale_dtype", "torch.float8_e5m2")), HasSubstr("float8_e5m2"));
   EXPECT_THAT(refusal(with_argument("scale_dtype", "torch.uint8")), HasSubstr("scales"));
   EXPECT_THAT(refusal(with_argument("symmetric", "yes")), HasSubstr("symmetric"));
-  EXPECT_THAT(refusal(packed(nullptr)), HasSubstr("weights"));
+  Json inputs_alone = packed(nullptr);
+  inputs_alone["config_groups"]["group_0"]["input_activations"] = kInt4;
+  EXPECT_THAT(refusal(inputs_alone), HasSubstr("weights"));
   EXPECT_THAT(refusal(packed(kInt4, {"LlamaAttention"})), HasSubstr("LlamaAttention"));
   EXPECT_THAT(refusal(packed(kInt4, Json::array())), HasSubstr("targets"));
   EXPECT_THAT(refusal(packed(kInt4, "Linear")), HasSubstr("targets"));
@@ -249,6 +251,14 @@ TEST(Task8_2_Config, NothingUnknownIsReadOver) {
               HasSubstr("JSON"));
   EXPECT_NO_THROW(parse(with(packed(kInt4), "sparsity_config", {{"format", "dense"}})));
   EXPECT_NO_THROW(parse(with(packed(kInt4), "sparsity_config", Json::object())));
+  // Pruned alone, and the weights are whole: no groups, or none in them.
+  const Json pruned = {{"quant_method", "compressed-tensors"},
+                       {"sparsity_config", {{"format", "dense"}, {"sparsity_structure", "unstructured"}}}};
+  EXPECT_EQ(of(parse(pruned), kQ), std::nullopt);
+  EXPECT_EQ(of(parse(with(pruned, "config_groups", Json::object())), kQ), std::nullopt);
+  const Json nothing = {{"quant_method", "compressed-tensors"}, {"config_groups", Json::object()}};
+  EXPECT_EQ(of(parse(with(nothing, "format", "dense")), kQ), std::nullopt);
+  EXPECT_THAT(refusal(nothing), HasSubstr("config_groups"));
 }
 
 TEST(Task8_2_Config, AFormatHoldsOnlyItsSchemes) {
@@ -422,6 +432,21 @@ TEST(Task8_2_Config, GptqsDynamicRulesAreItsExceptions) {
   EXPECT_THAT(refusal(with_rules({{"-:((", Json::object()}})), HasSubstr("regular expression"));
   EXPECT_THAT(refusal(with_rules({{".*q_proj", 8}})), HasSubstr("dynamic"));
   EXPECT_THAT(refusal(with_rules(Json::array({1}))), HasSubstr("dynamic"));
+}
+
+// compressed-tensors' preset UNQUANTIZED, by its name or written out: what it names is dense, although another group names it too.
+TEST(Task8_2_Config, AGroupMayLeaveItsLinearsDense) {
+  Json json = packed(kInt4), by_name = json;
+  json["config_groups"]["keys"] = {{"targets", {"re:.*mlp.*"}}, {"weights", nullptr}, {"format", nullptr}};
+  by_name["config_groups"]["UNQUANTIZED"] = {"re:.*mlp.*"};
+  for (const Json& config : {json, by_name}) {
+    EXPECT_EQ(of(parse(config), kDown), std::nullopt);
+    EXPECT_EQ(of(parse(config), kQ), of(parse(packed(kInt4)), kQ));
+  }
+  by_name["config_groups"]["UNQUANTIZED"] = Json::array();
+  EXPECT_THAT(refusal(by_name), HasSubstr("targets"));
+  json["config_groups"]["keys"]["targets"] = Json::array();
+  EXPECT_THAT(refusal(json), HasSubstr("targets"));
 }
 
 // As optimum writes it for Mixtral and Qwen2's experts: the ends of the names, all others are dense.

@@ -124,6 +124,7 @@ TEST(Task8_5_Recipe, MistakesAreNamed) {
   expect_refused(stage(R"("method": "rtn")"), "scheme");
   expect_refused(stage(R"("method": "rtn", "scheme": "W4A17")"), "W4A17");
   expect_refused(stage(R"("method": "rtn", "scheme": 4)"), "scheme");
+  expect_refused(stage(R"("method": "rtn", "scheme": {})"), "scheme", "weights");
   expect_refused(stage(R"("method": "rtn", "scheme": "W4A16", "damping": 0.1)"), "damping");
   expect_refused(stage(R"("method": "gptq", "scheme": "W4A16", "damping": 0)"), "damping");
   expect_refused(stage(R"("method": "gptq", "scheme": "W4A16", "actorder": "up")"), "\"up\"");
