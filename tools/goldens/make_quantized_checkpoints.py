@@ -21,7 +21,7 @@ And int8's scale by token is absmax / 127.5: the number that gives a row its sca
 -128 and -127 always. See positive_outliers.
 
 Needs torch, transformers, llmcompressor and gptqmodel; everything runs on the CPU. Two kinds of cases want other versions, so
-an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* gptqmodel
+an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* and *_experts gptqmodel
 7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there. And *_sparse_24 compressed-tensors 0.12.2, the
 last that writes that format; modelopt_* nvidia-modelopt, auto_round_* auto-round.
 """
@@ -43,7 +43,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from make_checkpoints import MIN_EFFECT, MIN_GAP, all_logits, config_file, golden_prompt, randomize, sizes, write_json
+from make_checkpoints import (MIN_EFFECT, MIN_GAP, all_logits, config_file, golden_prompt, randomize, router_gap, sizes,
+                              write_json)
 from quantized_reader import exact_model, is_kv_scale, round_e4m3
 
 NUM_GREEDY, NUM_GREEDY_INPUTS = 12, 3
@@ -95,6 +96,9 @@ QKV = r"re:.*self_attn\.(q|k|v)_proj$"
 MLP = r"re:.*mlp\..*_proj$"
 
 # Norms of q and k, which Qwen3 has, take away what a single scale of a whole q_proj does: such cases are Llamas.
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
+           "decoder_sparse_step": 1, "mlp_only_layers": []}
+
 # Each case: what quantizes, family, sizes; optional: dtype, tied, layers, one_sided, outliers (see those functions).
 CASES = {
     "ct_w8a8_dynamic": dict(by=ct(preset="W8A8"), family="qwen3", outliers=True, **SMALL),
@@ -161,6 +165,9 @@ CASES = {
     # Scales of both signs, no g_idx, and a linear that its list of exceptions leaves dense.
     "auto_round_w4_g32": dict(
         by={"tool": "auto_round", "dense": "model.layers.0.mlp.down_proj"}, family="llama", layers=1, **SMALL | dict(vocab=64)),
+    # Experts, whose inputs and so whose orders are their own.
+    "gptq_w4_g16_desc_act_experts": dict(
+        by=gptq(4, 16, True, False), family="qwen3_moe", layers=1, **SMALL | dict(vocab=64)),
 }
 
 
@@ -202,7 +209,8 @@ def base_model(case, folder, generator):
     size = {key: case[key] for key in ("hidden", "heads", "kv_heads", "intermediate", "vocab")}
     shape = sizes(layers=case.get("layers", 2), head_dim=32, tied=case.get("tied", False), **size)
     dtype = case.get("dtype", "bfloat16")
-    config = config_file(case["family"], "old", dtype, shape, {"rope_theta": 10000.0}, {"bos_token_id": 1, "eos_token_id": 2})
+    extra = {"bos_token_id": 1, "eos_token_id": 2} | (EXPERTS if case["family"] == "qwen3_moe" else {})
+    config = config_file(case["family"], "old", dtype, shape, {"rope_theta": 10000.0}, extra)
     write_json(folder / "config.json", config)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
     randomize(model, generator)
@@ -486,7 +494,7 @@ def draw_prompts(case, model, linears, generator):
             if not quantized_inputs or smallest_tie(model, linears, ids) >= MIN_TIE:
                 entry = golden_prompt(model, ids, NUM_GREEDY_INPUTS if quantized_inputs else NUM_GREEDY)
                 read = ids + entry["greedy_token_ids"][:-1]
-                if entry["min_gap"] >= MIN_GAP and (not quantized_inputs or smallest_tie(model, linears, read) >= MIN_TIE):
+                if min(entry["min_gap"], router_gap(model, read)) >= MIN_GAP and (not quantized_inputs or smallest_tie(model, linears, read) >= MIN_TIE):
                     break
             rejected += 1
         prompts.append(entry)

@@ -3,7 +3,8 @@
 exact_model(folder) is the transformers model in torch.float64 whose quantized linears are ExactLinear: the weight
 dequantized from the stored codes and scales without rounding, the input quantized as the scheme says. Formats:
 compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision, sparse-24-bitmask), GPTQ v1 and v2, as
-AutoRound's own form has it too, AWQ gemm, ModelOpt's FP8, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
+AutoRound's own form has it too, AWQ gemm, ModelOpt's FP8, fp8 (by tensor, and blocks with weight_scale_inv). Experts as Qwen3's are called.
+Needs torch and transformers.
 """
 
 import json
@@ -166,6 +167,22 @@ class ExactNorm(torch.nn.Module):
         return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 
 
+class ExactExperts(torch.nn.Module):
+    """In place of transformers' module of all experts: gate, up and down of each, linears of their own."""
+
+    def __init__(self, experts):
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.ModuleList(expert) for expert in experts)
+
+    def forward(self, x, chosen, weights):
+        out = torch.zeros_like(x)
+        for number, (gate, up, down) in enumerate(self.experts):
+            token, place = torch.where(chosen == number)
+            inner = torch.nn.functional.silu(gate(x[token])) * up(x[token])
+            out.index_add_(0, token, down(inner) * weights[token, place, None])
+        return out
+
+
 def matches(name, patterns):
     return any(name == p or (p.startswith("re:") and re.match(p[3:], name)) for p in patterns)
 
@@ -224,8 +241,20 @@ def exact_model(folder):
         setattr(model.get_submodule(parent), child, ExactNorm(model.get_submodule(name)))
     tensors = {key: value for key, value in load_file(folder / "model.safetensors").items() if not is_kv_scale(key)}
     linears = {}
-    for name in [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]:
-        parts = {key[len(name) + 1:]: tensors.pop(key) for key in list(tensors) if key.startswith(name + ".")}
+
+    def take_parts(name):
+        return {key[len(name) + 1:]: tensors.pop(key) for key in list(tensors) if key.startswith(name + ".")}
+
+    for name, module in [(n, m) for n, m in model.named_modules() if type(m).__name__.endswith("Experts")]:
+        for expert in range(module.num_experts):
+            for matrix in "gate_proj", "up_proj", "down_proj":
+                linear = f"{name}.{expert}.{matrix}"
+                linears[linear] = read_linear(linear, take_parts(linear), quantization)
+        parent, _, child = name.rpartition(".")
+        of_experts = [linear for key, linear in linears.items() if key.startswith(name + ".")]
+        setattr(model.get_submodule(parent), child, ExactExperts(zip(*[iter(of_experts)] * 3)))
+    for name in [name for name, module in model.named_modules() if type(module) is torch.nn.Linear]:
+        parts = take_parts(name)
         if set(parts) == {"weight"} and parts["weight"].dtype in (torch.float32, torch.bfloat16, torch.float16):
             tensors[name + ".weight"] = parts["weight"]
         elif parts:
@@ -233,7 +262,7 @@ def exact_model(folder):
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, linears[name])
     missing, unexpected = model.load_state_dict({k: v.double() for k, v in tensors.items()}, strict=False)
-    left = {key for key in missing if key.rpartition(".")[0] not in linears}
+    left = {key for key in missing if key.rpartition(".")[0] not in linears and ".experts." not in key}
     tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
     if left - tied or unexpected:
         raise SystemExit(f"{folder}: missing {sorted(left - tied)}, not read {unexpected}")
