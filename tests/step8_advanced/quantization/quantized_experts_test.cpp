@@ -278,7 +278,7 @@ RUNG_TEST(Task8_4_Experts, HaveTheirColumnsInOrdersOfTheirOwn, "quantized_expert
       for (const int which : {1, 2, 3})
         for (const bool rounds : {false, true}) {
           if (rounds && rung.name == "written_out") continue;
-          CodedScene scene(random, sizes, dtype, {kInt4, 16, 0, true}, {kInt8, 16}, true);
+          CodedScene scene(random, sizes, dtype, {kInt4, 32}, {kInt4, 64, 0, true}, true);
           if ((which & 1) != 0) permute_columns(random, scene.gate_up, sizes.experts);
           if ((which & 2) != 0) permute_columns(random, scene.down, sizes.experts);
           scene.take_matrices();
