@@ -22,7 +22,14 @@ namespace {
 std::string as_target(const std::string& wildcards) {
   if (wildcards.find('*') == std::string::npos) return wildcards;
   std::string pattern = "re:";
-  for (const char& c : wildcards) pattern += c == '*' ? ".*" : escaped({&c, 1});
+  for (const char c : wildcards) {
+    const bool is_plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    if (c == '*')
+      pattern += ".*";
+    else
+      pattern += is_plain ? std::string(1, c) : std::string("\\") + c;
+  }
   return pattern + "$";
 }
 

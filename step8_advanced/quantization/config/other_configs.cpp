@@ -127,31 +127,24 @@ StoredLinear with_different(const ConfigObject& config, const Json& different, c
 
 constexpr StoredLinear kLeftDense = {.format = StoredFormat::dense};
 
-// What "modules_in_block_to_quantize" names, [[names], ...] or [names]: the ends of all quantized linears' names; absent: every linear. Many go
-// into a pattern, since there may be one for each matrix of each expert.
-std::vector<std::string> quantized_targets(const ConfigObject& config) {
+// What "modules_in_block_to_quantize" names, [[names], ...] or [names].
+std::vector<std::string> quantized_ends(const ConfigObject& config) {
   const std::string key = "modules_in_block_to_quantize";
   const Json* lists = config.find(key);
-  if (lists == nullptr || *lists == false || (lists->is_array() && lists->empty())) return {"Linear"};
+  std::vector<std::string> ends;
+  if (lists == nullptr || *lists == false) return ends;
   LADDER_CHECK(lists->is_array(), "{}: expected lists of names, found {}", config.name(key),
                json_brief(*lists));
-  constexpr size_t kBytes = 800;  // of a pattern; one that is longer takes more than its steps
-  std::vector<std::string> targets;
   const auto add = [&](const Json& name) {
-    const std::string end = escaped(json_string(name, config.name(key)));
-    LADDER_CHECK(!end.empty(), "{}: expected names, found \"\"", config.name(key));
-    if (targets.empty() || targets.back().size() + end.size() > kBytes)
-      targets.push_back("re:.*(?:" + end);
-    else
-      targets.back() += "|" + end;
+    ends.push_back(json_string(name, config.name(key)));
+    LADDER_CHECK(!ends.back().empty(), "{}: expected names, found \"\"", config.name(key));
   };
   for (const Json& list : *lists)
     if (list.is_array())
       std::ranges::for_each(list, add);
     else
       add(list);
-  for (std::string& target : targets) target += ")$";
-  return targets;
+  return ends;
 }
 
 // GPTQModel's "dynamic": {"-:PATTERN": {}} leaves modules dense, {"+:PATTERN": {"bits": 8}}, or without "+:", says what is different of
@@ -268,7 +261,7 @@ ReadGroups read_gptq(const ConfigObject& config) {
   linear.zeros_are_one_less = format == "gptq";
   linear.zeros_borrow = linear.zeros_are_one_less && is_of_gptqmodel(config);
   ReadGroups read = one_group(linear, dense_modules(config, "modules_to_not_convert"), IgnoreRule::module);
-  read.groups[0].targets = quantized_targets(config);
+  read.quantized_ends = quantized_ends(config);
   add_dynamic_rules(config, linear, read);
   return read;
 }

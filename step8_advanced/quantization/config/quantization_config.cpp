@@ -85,17 +85,6 @@ std::vector<std::string> string_list(const ConfigObject& config, const std::stri
   return list;
 }
 
-std::string escaped(std::string_view text) {
-  std::string pattern;
-  for (const char c : text) {
-    const bool is_plain =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    if (!is_plain) pattern += '\\';
-    pattern += c;
-  }
-  return pattern;
-}
-
 std::string lower_string(const ConfigObject& config, const std::string& key, std::string_view default_value) {
   std::string text = config.string(key).value_or(std::string(default_value));
   for (char& c : text)
@@ -105,13 +94,15 @@ std::string lower_string(const ConfigObject& config, const std::string& key, std
 
 QuantizationConfig::QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
                                        std::vector<std::string> ignored, IgnoreRule ignore_rule,
-                                       std::optional<StoredKvCache> kv_cache, TwoOfFourTargets two_of_four)
+                                       std::optional<StoredKvCache> kv_cache, TwoOfFourTargets two_of_four,
+                                       std::vector<std::string> quantized_ends)
     : what_(std::move(what)),
       groups_(std::move(groups)),
       ignored_(std::move(ignored)),
       ignore_rule_(ignore_rule),
       kv_cache_(kv_cache),
-      two_of_four_(std::move(two_of_four)) {
+      two_of_four_(std::move(two_of_four)),
+      quantized_ends_(std::move(quantized_ends)) {
   const auto compile = [this](const std::string& target, std::string_view list) {
     const std::string name = fmt::format("{}: {} {}", what_, list, json_brief(Json(target)));
     if (!target.starts_with(kPattern) || patterns_.contains(target)) return;
@@ -158,7 +149,8 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
     fail("{}: expected compressed-tensors, gptq, awq, auto-round, fp8 or modelopt, found {}",
          config.name("quant_method"), json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
-                            read.ignore_rule, read.kv_cache, std::move(read.two_of_four));
+                            read.ignore_rule, read.kv_cache, std::move(read.two_of_four),
+                            std::move(read.quantized_ends));
 }
 
 std::optional<StoredLinear> QuantizationConfig::stored_part(const std::string& name) const {
@@ -166,7 +158,10 @@ std::optional<StoredLinear> QuantizationConfig::stored_part(const std::string& n
     return std::any_of(list.begin(), list.end(),
                        [&](const std::string& entry) { return match(entry, name) != Match::none; });
   };
-  std::optional<StoredLinear> linear = part(name);
+  const bool may_be =
+      quantized_ends_.empty() || name == "lm_head" ||
+      std::ranges::any_of(quantized_ends_, [&](const std::string& end) { return name.ends_with(end); });
+  std::optional<StoredLinear> linear = may_be ? part(name) : std::nullopt;
   if (linear && linear->format == StoredFormat::dense) linear.reset();
   if (!names(two_of_four_.targets) || names(two_of_four_.ignored)) return linear;
   if (!linear) linear = StoredLinear{.format = StoredFormat::dense};

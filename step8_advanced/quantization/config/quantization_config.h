@@ -49,10 +49,12 @@ enum class IgnoreRule : uint8_t {
 
 class QuantizationConfig {
  public:
+  // quantized_ends: ends of names; of the layers' linears only those that end so are quantized, whatever the groups say. None: all.
   // Error, beginning with `what`: a target that is none of the three kinds, or a pattern that is none.
   QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
                      std::vector<std::string> ignored, IgnoreRule ignore_rule = IgnoreRule::target,
-                     std::optional<StoredKvCache> kv_cache = std::nullopt, TwoOfFourTargets two_of_four = {});
+                     std::optional<StoredKvCache> kv_cache = std::nullopt, TwoOfFourTargets two_of_four = {},
+                     std::vector<std::string> quantized_ends = {});
   // `json` is the object as text; `what` begins every message ("DIR/config.json: quantization_config"). Error: see above, and
   // where it is malformed.
   static QuantizationConfig parse(std::string_view json, std::string_view what);
@@ -83,6 +85,7 @@ class QuantizationConfig {
   IgnoreRule ignore_rule_;
   std::optional<StoredKvCache> kv_cache_;
   TwoOfFourTargets two_of_four_;
+  std::vector<std::string> quantized_ends_;
   std::map<std::string, std::shared_ptr<const Regex>> patterns_;  // of every "re:"
 };
 

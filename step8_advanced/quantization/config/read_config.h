@@ -16,6 +16,7 @@ struct ReadGroups {
   IgnoreRule ignore_rule = IgnoreRule::target;
   std::optional<StoredKvCache> kv_cache = std::nullopt;
   TwoOfFourTargets two_of_four = {};
+  std::vector<std::string> quantized_ends = {};  // as QuantizationConfig has them
 };
 
 ReadGroups read_compressed_tensors(const ConfigObject& config);
@@ -33,8 +34,6 @@ void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::
 void refuse_unless_empty(const ConfigObject& config, const std::string& key, std::string_view why);
 // A list of strings, of at most this many; absent: none.
 std::vector<std::string> string_list(const ConfigObject& config, const std::string& key);
-// A pattern that matches this text alone.
-std::string escaped(std::string_view text);
 // The member in lower case; absent: default_value.
 std::string lower_string(const ConfigObject& config, const std::string& key, std::string_view default_value);
 

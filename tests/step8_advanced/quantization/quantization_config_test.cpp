@@ -471,6 +471,12 @@ TEST(Task8_2_Config, GptqMayNameWhatItQuantized) {
                            "model.layers.3.self_attn.q_proj_norm"})
     EXPECT_EQ(of(config, name), std::nullopt) << name;
   EXPECT_EQ(of(named({"self_attn.q_proj"}), kQ), quantized) << "a list alone";
+  // Rules of "dynamic" are for some of these; as AutoRound writes both.
+  Json both = with(json, "modules_in_block_to_quantize", {"self_attn.q_proj", "mlp.down_proj"});
+  both["dynamic"] = {{"+:.*mlp.*", {{"bits", 8}}}};
+  EXPECT_EQ(of(parse(both), kDown)->scheme.weights.num_bits, 8);
+  EXPECT_EQ(of(parse(both), kGate), std::nullopt);
+  EXPECT_EQ(of(parse(with(both, "lm_head", true)), "lm_head"), quantized) << "it is in no block";
   EXPECT_EQ(of(named({"self_attn.q_proj"}), kK), std::nullopt);
   for (const Json& none : {Json(nullptr), Json::array(), Json(false)})
     EXPECT_EQ(of(named(none), kK), quantized);
