@@ -20,12 +20,13 @@ __device__ void each_turn(Use&& use) {
 //   x = norm(x), if there is one, in shared memory
 //   for each group of units of this block:
 //     for each record's columns of this warp:
-//       for each tile:  sum = codes as numbers * x           mma
-//                       total += scale * (sum - offset * sum of x)
+//       for each tile:  sum = codes * x                      mma
+//                       total += scale * (sum - zero * sum of x)
 //     add the warps' totals, write the group's columns as the epilogue says
 //
 // What makes it fast, and what was seen on the way (8192 x 8192, groups of 128, one row of x, an H200):
-// - no zero point is taken off a code: the sums of x come from mma by ones, a quarter of the mma more and four of eleven instructions
+// - codes are the smallest numbers of x's type (NibbleOperands): 16 rows take 13.1 us, as numbers of 128 and more 13.8;
+// - no zero point is taken off a code: the sums of x come from mma by ones, a quarter of the mma more and four of nine instructions
 //   a word less;
 // - four tiles in turn, as an mma waits for the one before it: 15.9 us with a tile at a time, 12.5 with four;
 // - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
@@ -70,11 +71,11 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
       const RowNorm<T> norm(p);
       wait_for_previous_kernel();
       epilogue.load_residual(0);
-      norm.store(p, share, here);
+      norm.template store<typename K::C>(p, share, here);
     } else {
       wait_for_previous_kernel();
       epilogue.load_residual(0);
-      copy_own_columns(p, share, here);
+      copy_own_columns<typename K::C>(p, share, here);
     }
     x = here, x_stride = columns_of_x = share.own_columns();
   } else {
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
         if constexpr (K::shared_x) {
           rows.load(at, columns);
         } else {
-          columns = next;
+          columns = next.template of_codes<typename K::C>();
           rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
         }
         each_turn<K>([&](auto turn) {

@@ -86,7 +86,7 @@ constexpr bool has_room() {
 // 4096 x 4096 took 7.2 us, so 5.2.
 constexpr int kMaxCopied = 8192;
 
-template <class T>
+template <class T, WeightCodes type>
 Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   const QuantizedWeight& weight = *args.weight;
   Product<T> p{};
@@ -106,8 +106,7 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   p.in_fours = !p.float_out && p.width() % kFour == 0 && p.out_stride % kFour == 0 &&
                reinterpret_cast<uintptr_t>(p.out) % sizeof(Four<T>) == 0;
   p.blocks_of_k = static_cast<int>(weight.records.bytes.dim(1));
-  p.unit = weight.records.unit;
-  if (weight.type == WeightCodes::fp8_e4m3 && std::is_same_v<T, __half>) p.unit *= 256;
+  p.unit = weight.records.unit * Codes<T, type>::kUnit;
   return p;
 }
 
@@ -117,7 +116,7 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
   with_cuda_type(args.x.dtype(), [&](auto tag) {
     using T = decltype(tag);
     if constexpr (sizeof(T) == 2) {
-      const Product<T> p = product_of<T>(args);
+      const Product<T> p = product_of<T, type>(args);
       const int of_record = record_layout(*args.weight).groups;
       // Two blocks of two tiles each read all of x; as a cluster they have four tiles in one group and half of x each, and two of four
       // have eight tiles, in two turns: 16 rows of 8192 x 8192 take 13.5 us, so 13.9. A row's bits may not depend on how many rows there
