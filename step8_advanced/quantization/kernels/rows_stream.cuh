@@ -72,22 +72,23 @@ struct NibbleNumbers {
 };
 
 // The same codes as operands of an mma, without a power of two beside them: the low byte u of a 16-bit float whose other bits are 0 is u of
-// the type's smallest numbers, as its mantissa counts evenly from there on. So a nibble in the byte's upper half needs no shift: its row
-// counts 16 times, and the row's scale a sixteenth. An mma takes subnormal numbers as they are and sums them in f32, which begins
-// at 2^-126: x in bf16 is made large, and the sums' unit with it. Five instructions a word instead of seven.
+// the type's smallest numbers, as its mantissa counts evenly from there on. So a byte of two codes needs no shift: with the lower row's it
+// is that row's operand, whole it is the upper row's, whose sums have those of the lower row in them, and its own 16 times. An mma takes
+// subnormal numbers as they are and sums them in f32, which begins at 2^-126: x in bf16 is made large, and the sums' unit with it.
+// Four instructions a word instead of seven.
 template <class T>
 struct NibbleOperands {
   static constexpr bool kHalf = std::is_same_v<T, __half>;
   static constexpr bool kLargeX = !kHalf;  // by 2^64: x itself has to be below 2^64
   static constexpr float kUnit =
       kHalf ? 0x1p24f : 0x1p69f;  // what a sum is a multiple of: 2^-24, or 2^(64 - 133)
+  static constexpr bool kUpperHasBoth = true;
   static constexpr float kUpperRow = 1.0f / 16;
 
   __device__ static void ones(uint32_t (&a)[4]) { a[0] = a[2] = 0x00010001, a[1] = a[3] = 0x00100010; }
   __device__ static void unpack(uint32_t word, uint32_t (&a)[4]) {
-    const uint32_t high = word >> 8;
-    a[0] = word & 0x000f000f, a[1] = word & 0x00f000f0;
-    a[2] = high & 0x000f000f, a[3] = high & 0x00f000f0;
+    a[1] = word & 0x00ff00ff, a[3] = __byte_perm(word, 0, 0x4341);
+    a[0] = word & 0x000f000f, a[2] = a[3] & 0x000f000f;
   }
 };
 
@@ -133,6 +134,7 @@ struct Codes<T, WeightCodes::fp8_e4m3> {
   static constexpr bool kHasZero = false, kLargeX = false;
   static constexpr float kOffset = 0, kZero = 0;
   static constexpr float kUnit = std::is_same_v<T, __half> ? 256 : 1, kUpperRow = 1;
+  static constexpr bool kUpperHasBoth = false;
 
   // Of the upper byte of either half.
   __device__ static uint32_t of_bytes(uint32_t bytes) {
@@ -562,18 +564,24 @@ struct WarpProduct {
                                   group * kThreads * K::Rows::kBytes);
       const float scale[2] = {rows.scale[0], C::kUpperRow * rows.scale[1]};
 #pragma unroll
-      for (int o = 0; o < K::octets; ++o)
+      for (int o = 0; o < K::octets; ++o) {
+        float values[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float value = sum[tile][0][o][i];
-          if constexpr (C::kPlanes == 2) value = fmaf(16, sum[tile][1][o][i], value);
-          if constexpr (K::zeros)
-            value = fmaf(-rows.zero[i / 2], of_x[o][i], value);
-          else if constexpr (C::kHasZero)
-            value = fmaf(-C::kZero, of_x[o][i], value);
-          float& to = total[turn * K::turn_tiles + tile][o][i];
-          to = fmaf(scale[i / 2], value, to);
+          values[i] = sum[tile][0][o][i];
+          if constexpr (C::kPlanes == 2) values[i] = fmaf(16, sum[tile][1][o][i], values[i]);
         }
+        if constexpr (C::kUpperHasBoth) values[2] -= values[0], values[3] -= values[1];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (K::zeros)
+            values[i] = fmaf(-rows.zero[i / 2], of_x[o][i], values[i]);
+          else if constexpr (C::kHasZero)
+            values[i] = fmaf(-C::kZero, of_x[o][i], values[i]);
+          float& to = total[turn * K::turn_tiles + tile][o][i];
+          to = fmaf(scale[i / 2], values[i], to);
+        }
+      }
     }
   }
 };

@@ -26,7 +26,7 @@ __device__ void each_turn(Use&& use) {
 //
 // What makes it fast, and what was seen on the way (8192 x 8192, groups of 128, one row of x, an H200):
 // - codes are the smallest numbers of x's type (NibbleOperands): 16 rows take 13.1 us, as numbers of 128 and more 13.8;
-// - no zero point is taken off a code: the sums of x come from mma by ones, a quarter of the mma more and four of nine instructions
+// - no zero point is taken off a code: the sums of x come from mma by ones, a quarter of the mma more and four of eight instructions
 //   a word less;
 // - four tiles in turn, as an mma waits for the one before it: 15.9 us with a tile at a time, 12.5 with four;
 // - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
