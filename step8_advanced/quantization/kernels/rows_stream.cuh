@@ -41,6 +41,8 @@ struct Product {
   int rounds;                     // blocks of k of a warp, at most
   int blocks_of_k;                // records of a tile
   int slots;                      // of the ring
+  int early;                      // of them, asked for before x
+  bool lets_in_at_once;           // the next kernel, or when all records have been asked for
   int partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
   bool sums_in_ring;              // which is empty when they are written
 
@@ -49,6 +51,11 @@ struct Product {
   __host__ __device__ int unit_tiles() const { return paired() ? 2 : 1; }
   __host__ __device__ int width() const { return paired() ? n / 2 : n; }  // columns of out
 };
+
+// The value is computed here, and not where it is used.
+__device__ inline void pin(int& value) {
+  asm volatile("" : "+r"(value));
+}
 
 // So many bytes from global to shared memory, without waiting.
 template <int bytes>
@@ -403,91 +410,6 @@ struct XRows {
     }
   }
 };
-
-template <class C, class T>
-__device__ Pack<T> pack_of_codes(Pack<T> pack) {
-  uint4& words = *reinterpret_cast<uint4*>(&pack);
-  words = x_of_codes<C>(words);
-  return pack;
-}
-
-// The norm before the product: every block norms all rows of x for itself, from L2 (rows_stream_norm.cuh of step 1 says why).
-template <class T>
-struct RowNorm {
-  static constexpr int kPacks = kMaxNormed / Pack<T>::kSize / kThreads;  // of a thread
-  Pack<T> weight[kPacks];
-
-  // Before the previous kernel has ended.
-  __device__ explicit RowNorm(const Product<T>& p) {
-    each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
-  }
-  // Rows of the block's own columns to shared memory, as operands beside codes.
-  template <class C>
-  __device__ void store(const Product<T>& p, const Share& share, T* normed) const {
-#pragma unroll 1
-    for (int row = 0; row < p.m; ++row, normed += share.own_columns()) {
-      float x[kPacks][Pack<T>::kSize], sum = 0;
-      each_pack(p, [&](int i, int column) {
-        to_floats(load_pack(p.x + row * p.x_stride + column), x[i]);
-#pragma unroll
-        for (int e = 0; e < Pack<T>::kSize; ++e) sum = fmaf(x[i][e], x[i][e], sum);
-      });
-      const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(p.k)) + p.eps);
-      const auto put = [&](int column, const Pack<T>& pack) {
-        const int place = share.place_of(column);
-        if (place >= 0) store_pack(normed + place, pack);
-      };
-      each_pack(p, [&](int i, int column) {
-        float weights[Pack<T>::kSize];
-        to_floats(weight[i], weights);
-#pragma unroll
-        for (int e = 0; e < Pack<T>::kSize; ++e) x[i][e] = x[i][e] * scale * weights[e];
-        put(column, pack_of_codes<C>(from_floats<T>(x[i])));
-      });
-      const int behind =
-          p.k + static_cast<int>(threadIdx.x) * Pack<T>::kSize;  // to the end of the last block of k
-      if (behind < p.blocks_of_k * kBlockColumns) put(behind, zero_pack<T>());
-    }
-    __syncthreads();
-  }
-
- private:
-  template <class Fn>
-  __device__ static void each_pack(const Product<T>& p, Fn&& fn) {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int column = static_cast<int>(threadIdx.x + i * kThreads) * Pack<T>::kSize;
-      if (column < p.k) fn(i, column);
-    }
-  }
-};
-
-// Rows of the block's own columns, as operands beside codes, each warp those that it multiplies.
-template <class C, class T>
-__device__ void copy_own_columns(const Product<T>& p, const Share& share, T* to) {
-  constexpr int kSize = Pack<T>::kSize, kPacks = kBlockColumns / kSize, kMost = 4;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int half = lane / kPacks, column = lane % kPacks * kSize;  // half a warp has a block of k
-#pragma unroll 1
-  for (int row = 0; row < p.m; ++row, to += share.own_columns()) {
-#pragma unroll 1
-    for (int first = 0; first < share.rounds; first += 2 * kMost) {
-      Pack<T> packs[kMost];
-#pragma unroll
-      for (int i = 0; i < kMost; ++i) {
-        const int from = (share.first_r + (first + 2 * i + half) * share.stride) * kBlockColumns + column;
-        packs[i] = from < p.k ? load_pack(p.x + row * p.x_stride + from) : zero_pack<T>();
-      }
-#pragma unroll
-      for (int i = 0; i < kMost; ++i) {
-        const int round = first + 2 * i + half;
-        if (round < share.rounds)
-          store_pack(to + (round * kWarps + warp) * kBlockColumns + column, pack_of_codes<C>(packs[i]));
-      }
-    }
-  }
-  __syncwarp();
-}
 
 // The sums of a warp: over the columns since the last group of columns ended, and over all before, times their scales.
 template <class K>
