@@ -169,12 +169,12 @@ __device__ void weights_of_part(uint32_t codes_at, uint32_t scales_at, int group
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         scale[half] *= unit;
-        rest[half] = C::kHasOffset ? -(C::kOffset + zero[half]) * scale[half] : 0;
+        rest[half] = C::kHasZero ? -(C::kOffset + zero[half]) * scale[half] : 0;
       }
     }
     uint32_t planes[C::kPlanes][4];
 #pragma unroll
-    for (int plane = 0; plane < C::kPlanes; ++plane) C::unpack(words, j, plane, planes[plane]);
+    for (int plane = 0; plane < C::kPlanes; ++plane) C::numbers(words, j, plane, planes[plane]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float low = Pair<T>(planes[0][i]).low(), high = Pair<T>(planes[0][i]).high();

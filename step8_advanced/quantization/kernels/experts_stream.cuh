@@ -6,7 +6,7 @@
 // whole tiles of 16. For each of the two products:
 //
 //   for each tile of up to 8 or 16 tokens of one expert (tile_plan_cuda.h), for each unit of that expert's rows:   a block
-//     for each record's columns of this warp:  total += scale * (codes as numbers * x - offset * sum of x)       mma
+//     for each record's columns of this warp:  total += scale * (codes * x - zero * sum of x)       mma
 //     add the warps' totals; gate and up: silu(gate) * up; down: times the token's weight
 //
 // A unit of gate and up is two tiles of 16 rows of the weight, the gate's and the up's of the same values. Records come through
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   int slot = 0;
 #pragma unroll 1
   for (int r = warp; r < p.blocks_of_k; r += kWarps) {
-    const XColumns<K::octets> columns = next;
+    const XColumns<K::octets> columns = next.template of_codes<typename K::C>();
     rows.load(r + kWarps, next);
     wait_some_copies<0, kMaxExpertSlots - 1>(p.slots - 1);
     product.template multiply<0>(codes_at + slot * K::slot_bytes, columns);
@@ -173,8 +173,7 @@ void launch_experts_stream(const OpContext& ctx, const ExpertsStreamArgs& args) 
       p.x_stride = args.x.stride(0);
       p.pairs_of_row = args.pairs_of_row;
       p.records = cuda_data<unsigned char>(weight.records.bytes);
-      p.unit = weight.records.unit;
-      if (type == WeightCodes::fp8_e4m3 && std::is_same_v<T, __half>) p.unit *= 256;
+      p.unit = weight.records.unit * Codes<T, type>::kUnit;
       p.k = static_cast<int>(weight.k);
       p.blocks_of_k = static_cast<int>(weight.records.bytes.dim(1));
       p.paired = args.paired;

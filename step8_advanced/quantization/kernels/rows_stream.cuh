@@ -41,6 +41,8 @@ struct Product {
   int rounds;                     // blocks of k of a warp, at most
   int blocks_of_k;                // records of a tile
   int slots;                      // of the ring
+  int early;                      // of them, asked for before x
+  bool lets_in_at_once;           // the next kernel, or when all records have been asked for
   int partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
   bool sums_in_ring;              // which is empty when they are written
 
@@ -50,6 +52,11 @@ struct Product {
   __host__ __device__ int width() const { return paired() ? n / 2 : n; }  // columns of out
 };
 
+// The value is computed here, and not where it is used.
+__device__ inline void pin(int& value) {
+  asm volatile("" : "+r"(value));
+}
+
 // So many bytes from global to shared memory, without waiting.
 template <int bytes>
 __device__ void copy_small_async(uint32_t shared_address, const void* from) {
@@ -58,45 +65,71 @@ __device__ void copy_small_async(uint32_t shared_address, const void* from) {
 }
 
 // Two numbers in every word, of codes as weight_records.h places them. The numbers of a code u are kOffset + u: its bits are put
-// into a power of two's mantissa, and what is too much is taken off the sums.
+// into a power of two's mantissa.
 template <class T>
 struct NibbleNumbers {
   static constexpr uint32_t kPower = std::is_same_v<T, __half> ? 0x64006400 : 0x43004300;
   static constexpr float kOffset = std::is_same_v<T, __half> ? 1024 : 128;
 
-  __device__ static void unpack(uint32_t word, uint32_t (&a)[4]) {
+  __device__ static void numbers(uint32_t word, uint32_t (&a)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(a[i]) : "r"(word >> (4 * i)), "n"(kPower));
   }
 };
 
-// The operands of mma j of half a record.
+// The same codes as operands of an mma, without a power of two beside them: the low byte u of a 16-bit float whose other bits are 0 is u of
+// the type's smallest numbers, as its mantissa counts evenly from there on. So a byte of two codes needs no shift: with the lower row's it
+// is that row's operand, whole it is the upper row's, whose sums have those of the lower row in them, and its own 16 times. An mma takes
+// subnormal numbers as they are and sums them in f32, which begins at 2^-126: x in bf16 is made large, and the sums' unit with it.
+// Four instructions a word instead of seven.
+template <class T>
+struct NibbleOperands {
+  static constexpr bool kHalf = std::is_same_v<T, __half>;
+  static constexpr bool kLargeX = !kHalf;  // by 2^64: x itself has to be below 2^64
+  static constexpr float kUnit =
+      kHalf ? 0x1p24f : 0x1p69f;  // what a sum is a multiple of: 2^-24, or 2^(64 - 133)
+  static constexpr bool kUpperHasBoth = true;
+  static constexpr float kUpperRow = 1.0f / 16;
+
+  __device__ static void ones(uint32_t (&a)[4]) { a[0] = a[2] = 0x00010001, a[1] = a[3] = 0x00100010; }
+  __device__ static void unpack(uint32_t word, uint32_t (&a)[4]) {
+    a[1] = word & 0x00ff00ff, a[3] = __byte_perm(word, 0, 0x4341);
+    a[0] = word & 0x000f000f, a[2] = a[3] & 0x000f000f;
+  }
+};
+
+// The operands of mma j of half a record, and what their sums are worth.
 template <class T, WeightCodes type>
 struct Codes;
 
 template <class T>
-struct Codes<T, WeightCodes::int4> {
+struct Codes<T, WeightCodes::int4> : NibbleOperands<T> {
   static constexpr int kVectors = 1, kPlanes = 1;
-  static constexpr bool kHasOffset = true;
-  // Taken off the sum per unit of x, in units of the scale, with a zero point of 0.
-  static constexpr float kOffset = NibbleNumbers<T>::kOffset;
-  static constexpr float kZero = 8;  // where a weight has no zero points
+  static constexpr bool kHasZero = true;
+  static constexpr float kOffset = NibbleNumbers<T>::kOffset;  // of numbers
+  static constexpr float kZero = 8;                            // where a weight has no zero points
 
   __device__ static void unpack(const uint32_t* words, int j, int, uint32_t (&a)[4]) {
-    NibbleNumbers<T>::unpack(words[j], a);
+    NibbleOperands<T>::unpack(words[j], a);
+  }
+  __device__ static void numbers(const uint32_t* words, int j, int, uint32_t (&a)[4]) {
+    NibbleNumbers<T>::numbers(words[j], a);
   }
 };
 
 template <class T>
-struct Codes<T, WeightCodes::int8> {
+struct Codes<T, WeightCodes::int8> : NibbleOperands<T> {
   static constexpr int kVectors = 2, kPlanes = 2;  // the second plane counts 16 times
-  static constexpr bool kHasOffset = true;
+  static constexpr bool kHasZero = true;
   static constexpr float kOffset = 17 * NibbleNumbers<T>::kOffset;
   static constexpr float kZero = 128;
 
   __device__ static void unpack(const uint32_t* words, int j, int plane, uint32_t (&a)[4]) {
-    NibbleNumbers<T>::unpack(words[4 * plane + j], a);
+    NibbleOperands<T>::unpack(words[4 * plane + j], a);
+  }
+  __device__ static void numbers(const uint32_t* words, int j, int plane, uint32_t (&a)[4]) {
+    NibbleNumbers<T>::numbers(words[4 * plane + j], a);
   }
 };
 
@@ -105,11 +138,13 @@ struct Codes<T, WeightCodes::int8> {
 template <class T>
 struct Codes<T, WeightCodes::fp8_e4m3> {
   static constexpr int kVectors = 2, kPlanes = 1;
-  static constexpr bool kHasOffset = false;
+  static constexpr bool kHasZero = false, kLargeX = false;
   static constexpr float kOffset = 0, kZero = 0;
+  static constexpr float kUnit = std::is_same_v<T, __half> ? 256 : 1, kUpperRow = 1;
+  static constexpr bool kUpperHasBoth = false;
 
   // Of the upper byte of either half.
-  __device__ static uint32_t numbers(uint32_t bytes) {
+  __device__ static uint32_t of_bytes(uint32_t bytes) {
     if constexpr (std::is_same_v<T, __half>) {
       return (bytes & 0x80008000) | (bytes >> 1 & 0x3f803f80);
     } else {
@@ -123,11 +158,31 @@ struct Codes<T, WeightCodes::fp8_e4m3> {
   __device__ static void unpack(const uint32_t* words, int j, int, uint32_t (&a)[4]) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      a[2 * v] = numbers(words[2 * j + v] << 8);
-      a[2 * v + 1] = numbers(words[2 * j + v]);
+      a[2 * v] = of_bytes(words[2 * j + v] << 8);
+      a[2 * v + 1] = of_bytes(words[2 * j + v]);
     }
   }
+  __device__ static void numbers(const uint32_t* words, int j, int plane, uint32_t (&a)[4]) {
+    unpack(words, j, plane, a);
+  }
 };
+
+// Two of x as the operands of codes take them.
+template <class C>
+__device__ uint32_t x_of_codes(uint32_t pair) {
+  if constexpr (C::kLargeX) {
+    const uint32_t power = 0x5f805f80;  // 2^64 in bf16
+    const __nv_bfloat162 large = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair),
+                                         *reinterpret_cast<const __nv_bfloat162*>(&power));
+    return *reinterpret_cast<const uint32_t*>(&large);
+  } else {
+    return pair;
+  }
+}
+template <class C>
+__device__ uint4 x_of_codes(const uint4& pack) {
+  return {x_of_codes<C>(pack.x), x_of_codes<C>(pack.y), x_of_codes<C>(pack.z), x_of_codes<C>(pack.w)};
+}
 
 // D = A * B, as mma_16x8x16 (tensor_core.cuh).
 template <class T>
@@ -303,6 +358,15 @@ template <int octets>
 struct XColumns {
   uint4 pack[4][octets];
 
+  template <class C>
+  __device__ XColumns of_codes() const {
+    XColumns columns;
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter)
+#pragma unroll
+      for (int o = 0; o < octets; ++o) columns.pack[quarter][o] = x_of_codes<C>(pack[quarter][o]);
+    return columns;
+  }
   // Registers 2 part and 2 part + 1 of a pack: operand b of an mma.
   __device__ void operand(int quarter, int part, int o, uint32_t (&b)[2]) const {
     const uint4& x = pack[quarter][o];
@@ -347,82 +411,6 @@ struct XRows {
   }
 };
 
-// The norm before the product: every block norms all rows of x for itself, from L2 (rows_stream_norm.cuh of step 1 says why).
-template <class T>
-struct RowNorm {
-  static constexpr int kPacks = kMaxNormed / Pack<T>::kSize / kThreads;  // of a thread
-  Pack<T> weight[kPacks];
-
-  // Before the previous kernel has ended.
-  __device__ explicit RowNorm(const Product<T>& p) {
-    each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
-  }
-  // Rows of the block's own columns to shared memory.
-  __device__ void store(const Product<T>& p, const Share& share, T* normed) const {
-#pragma unroll 1
-    for (int row = 0; row < p.m; ++row, normed += share.own_columns()) {
-      float x[kPacks][Pack<T>::kSize], sum = 0;
-      each_pack(p, [&](int i, int column) {
-        to_floats(load_pack(p.x + row * p.x_stride + column), x[i]);
-#pragma unroll
-        for (int e = 0; e < Pack<T>::kSize; ++e) sum = fmaf(x[i][e], x[i][e], sum);
-      });
-      const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(p.k)) + p.eps);
-      const auto put = [&](int column, const Pack<T>& pack) {
-        const int place = share.place_of(column);
-        if (place >= 0) store_pack(normed + place, pack);
-      };
-      each_pack(p, [&](int i, int column) {
-        float weights[Pack<T>::kSize];
-        to_floats(weight[i], weights);
-#pragma unroll
-        for (int e = 0; e < Pack<T>::kSize; ++e) x[i][e] = x[i][e] * scale * weights[e];
-        put(column, from_floats<T>(x[i]));
-      });
-      const int behind =
-          p.k + static_cast<int>(threadIdx.x) * Pack<T>::kSize;  // to the end of the last block of k
-      if (behind < p.blocks_of_k * kBlockColumns) put(behind, zero_pack<T>());
-    }
-    __syncthreads();
-  }
-
- private:
-  template <class Fn>
-  __device__ static void each_pack(const Product<T>& p, Fn&& fn) {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int column = static_cast<int>(threadIdx.x + i * kThreads) * Pack<T>::kSize;
-      if (column < p.k) fn(i, column);
-    }
-  }
-};
-
-// Rows of the block's own columns as they are, each warp those that it multiplies.
-template <class T>
-__device__ void copy_own_columns(const Product<T>& p, const Share& share, T* to) {
-  constexpr int kSize = Pack<T>::kSize, kPacks = kBlockColumns / kSize, kMost = 4;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int half = lane / kPacks, column = lane % kPacks * kSize;  // half a warp has a block of k
-#pragma unroll 1
-  for (int row = 0; row < p.m; ++row, to += share.own_columns()) {
-#pragma unroll 1
-    for (int first = 0; first < share.rounds; first += 2 * kMost) {
-      Pack<T> packs[kMost];
-#pragma unroll
-      for (int i = 0; i < kMost; ++i) {
-        const int from = (share.first_r + (first + 2 * i + half) * share.stride) * kBlockColumns + column;
-        packs[i] = from < p.k ? load_pack(p.x + row * p.x_stride + from) : zero_pack<T>();
-      }
-#pragma unroll
-      for (int i = 0; i < kMost; ++i) {
-        const int round = first + 2 * i + half;
-        if (round < share.rounds) store_pack(to + (round * kWarps + warp) * kBlockColumns + column, packs[i]);
-      }
-    }
-  }
-  __syncwarp();
-}
-
 // The sums of a warp: over the columns since the last group of columns ended, and over all before, times their scales.
 template <class K>
 struct WarpProduct {
@@ -430,16 +418,14 @@ struct WarpProduct {
   using C = typename K::C;
   float total[K::tiles][K::octets][4] = {};
   float sum[K::turn_tiles][C::kPlanes][K::octets][4];
-  // Each row of x alone, as if a weight were 1: what is taken off for the codes' offsets.
+  // Each row of x alone, as if a code were 1: what is taken off for the codes that stand for 0.
   float of_x[K::octets][4];
 
   // A slot's records, those of a turn, times the columns of x.
   template <int turn>
   __device__ void multiply(uint32_t slot, const XColumns<K::octets>& x) {
-    constexpr uint32_t kOne = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
     constexpr int kMmaOfGroup = 8 / K::groups;
-    constexpr bool kSumsX =
-        C::kHasOffset && (turn == 0 || K::groups > 1);  // else those of the first turn stay
+    constexpr bool kSumsX = C::kHasZero && (turn == 0 || K::groups > 1);  // else those of the first turn stay
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t words[K::turn_tiles][4 * C::kVectors];
@@ -459,9 +445,12 @@ struct WarpProduct {
         uint32_t b[K::octets][2];
 #pragma unroll
         for (int o = 0; o < K::octets; ++o) x.operand(index / 2, j % 2, o, b[o]);
-        if constexpr (kSumsX)
+        if constexpr (kSumsX) {
+          uint32_t ones[4];
+          C::ones(ones);
 #pragma unroll
-          for (int o = 0; o < K::octets; ++o) add(of_x[o], {kOne, kOne, kOne, kOne}, b[o], first);
+          for (int o = 0; o < K::octets; ++o) add(of_x[o], ones, b[o], first);
+        }
 #pragma unroll
         for (int tile = 0; tile < tiles_of<turn>(); ++tile)
 #pragma unroll
@@ -495,19 +484,26 @@ struct WarpProduct {
     for (int tile = 0; tile < tiles_of<turn>(); ++tile) {
       const typename K::Rows rows(slot + tile * K::tile_bytes + RecordRing<K, int>::rows_at() +
                                   group * kThreads * K::Rows::kBytes);
+      const float scale[2] = {rows.scale[0], C::kUpperRow * rows.scale[1]};
 #pragma unroll
-      for (int o = 0; o < K::octets; ++o)
+      for (int o = 0; o < K::octets; ++o) {
+        float values[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float value = sum[tile][0][o][i];
-          if constexpr (C::kPlanes == 2) value = fmaf(16, sum[tile][1][o][i], value);
-          if constexpr (K::zeros)
-            value = fmaf(-(C::kOffset + rows.zero[i / 2]), of_x[o][i], value);
-          else if constexpr (C::kHasOffset)
-            value = fmaf(-(C::kOffset + C::kZero), of_x[o][i], value);
-          float& to = total[turn * K::turn_tiles + tile][o][i];
-          to = fmaf(rows.scale[i / 2], value, to);
+          values[i] = sum[tile][0][o][i];
+          if constexpr (C::kPlanes == 2) values[i] = fmaf(16, sum[tile][1][o][i], values[i]);
         }
+        if constexpr (C::kUpperHasBoth) values[2] -= values[0], values[3] -= values[1];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (K::zeros)
+            values[i] = fmaf(-rows.zero[i / 2], of_x[o][i], values[i]);
+          else if constexpr (C::kHasZero)
+            values[i] = fmaf(-C::kZero, of_x[o][i], values[i]);
+          float& to = total[turn * K::turn_tiles + tile][o][i];
+          to = fmaf(scale[i / 2], values[i], to);
+        }
+      }
     }
   }
 };

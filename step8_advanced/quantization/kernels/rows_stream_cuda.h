@@ -15,7 +15,8 @@ struct QuantizedRowsStreamArgs : FusedProduct {
 };
 
 // Rows of x are packed (packed.h). A normed x has kMaxNormedRows rows and kMaxNormed elements at most: every block norms it for itself,
-// and has it in shared memory beside the weight. One that is to be rounded has rows of kMaxNormedColumns (eight_bit_rows_cuda.h).
+// and has it in shared memory beside the weight. In bf16, beside int4 or int8, x (normed, where it is) is below 2^64: beyond, what comes of
+// its row is not finite. One that is to be rounded has rows of kMaxNormedColumns (eight_bit_rows_cuda.h).
 void quantized_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args);
 

@@ -59,27 +59,63 @@ struct alignas(kFour * sizeof(T)) Four {
 
 // Thread i takes the i-th four outputs, the i + kThreads-th, ... of its block's rows of x, row after row; those of the next group begin
 // with the next warp. One output at a time 16 rows of 4096 x 4096 took 6.4 us, so 5.9: a thread waits for shared memory, not for what it
-// gets. The code is short, as it runs once: instructions come from L2.
+// gets. The code is short, as it runs once: instructions come from L2. Where the thread's first outputs of a group are is found out before
+// the product is: a chain of some seventy instructions behind the last sum otherwise, and few threads have any.
 template <class K>
 struct GroupEpilogue {
   using T = typename K::T;
   static constexpr int kRows = WarpSums<K>::kRows, kPairedRows = K::tiles / 2 * kTileRows;
 
+  struct Outputs {
+    int row, column, j;  // of x; the first, of the group's outputs; of out
+    int count;           // how many of the four there are
+    T* out;              // where they go, unless in f32
+
+    Outputs() = default;
+    __device__ Outputs(const GroupEpilogue& epilogue, int group, int i) {
+      const Product<T>& p = epilogue.p;
+      const Share& share = epilogue.share;
+      row = p.paired() ? i / (kPairedRows / kFour) : i / (kRows / kFour);
+      column = (i - row * epilogue.fours_per_row()) * kFour;
+      j = share.first_unit(group) * kTileRows + column;
+      const bool exists = row < p.m && column < share.units(group) * kTileRows;
+      count = exists ? min(p.width() - j, kFour) : 0;
+      out = static_cast<T*>(p.out) + row * p.out_stride + j;
+    }
+  };
+
   const Product<T>& p;
   const Share& share;
   float* sums;
   PartnerSums partner;
-  Four<T> residual = {};  // of the thread's first outputs of a group
+  Outputs first;  // of the thread, of a group
+  uint2
+      residual;  // what they are added to, in words: elements would be taken out of them as soon as they come
+  static_assert(sizeof(Four<T>) == sizeof(uint2));
+
+  // Before the previous kernel has ended.
+  __device__ GroupEpilogue(const Product<T>& p, const Share& share, float* sums, const PartnerSums& partner)
+      : p(p), share(share), sums(sums), partner(partner) {
+    go_to_group(0);
+    // It was written some kernels ago, and their weights have passed through L2 since.
+    if (adds()) asm volatile("prefetch.global.L2 [%0];" ::"l"(first.out));
+  }
 
   __device__ WarpSums<K> sums_of(int group) const {
     return {sums + group % K::sums_places * WarpSums<K>::size(p.m), p.m};
   }
 
+  __device__ void go_to_group(int group) {
+    first = Outputs(*this, group, first_outputs(group));
+    pin(first.row), pin(first.column), pin(first.j), pin(first.count);
+  }
   // Asks for what the thread's first outputs of the group will be added to: it comes from L2 while the product is computed.
-  __device__ void load_residual(int group) {
-    if (p.epilogue != Epilogue::add) return;
-    const Outputs at(*this, group, first_outputs(group));
-    if (at.count > 0) residual = load(out_of(at), at.count);
+  __device__ void load_residual() {
+    if (!adds()) return;
+    if (p.in_fours)
+      residual = *reinterpret_cast<const uint2*>(first.out);
+    else
+      reinterpret_cast<Four<T>&>(residual) = load(first);
   }
 
   // By all threads of the block, when the sums of the group are in place.
@@ -88,84 +124,75 @@ struct GroupEpilogue {
     if (p.split > 1) {
       cluster_wait();
       if (share.rank != 0) return send_to_partner(warps, columns(group));
-      wait_for_bytes(partner.in_place);
     }
+    Outputs at = first;
+    bool is_first = true;
 #pragma unroll 1
-    for (int i = first_outputs(group); i < p.m * fours_per_row(); i += kThreads) {
-      const Outputs at(*this, group, i);
-      if (at.count <= 0) continue;
-      const auto y = [&](int column, int j) {
-        const float4 sum = warps.total(at.row, column);
-        Four<float> four = {sum.x, sum.y, sum.z, sum.w};
-        if (p.split > 1) {
-          const float4 other = *reinterpret_cast<const float4*>(&partner.sums[at.row * kRows + column]);
-          four = {sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w};
-        }
-        if (p.bias == nullptr)
-          for_four([&](int e) { four.value[e] *= p.unit; });
-        else
-          for_four([&](int e) {
-            if (e < at.count) four.value[e] = fmaf(four.value[e], p.unit, to_float(p.bias[j + e]));
-          });
-        return four;
-      };
-      const bool gated = p.epilogue == Epilogue::silu_and_mul;
-      const int column = gated ? at.column / kTileRows * 2 * kTileRows + at.column % kTileRows : at.column;
-      const Four<float> values = y(column, at.j);
-      T* out = out_of(at);
-      Four<T> outputs;
-      if (gated) {
-        const Four<float> up = y(column + kTileRows, p.width() + at.j);
-        for_four([&](int e) { outputs.value[e] = silu_and_mul_of<T>(values.value[e], up.value[e]); });
-      } else if (p.epilogue == Epilogue::add) {
-        const Four<T> before = i == first_outputs(group) ? residual : load(out, at.count);
-        for_four([&](int e) { outputs.value[e] = sum_with_residual(before.value[e], values.value[e]); });
-      } else if (p.float_out) {
-        float* floats = static_cast<float*>(p.out) + at.row * p.out_stride + at.j;
-        for_four([&](int e) {
-          if (e < at.count) floats[e] = values.value[e];
-        });
-        continue;
-      } else {
-        for_four([&](int e) { outputs.value[e] = from_float<T>(values.value[e]); });
-      }
-      if (p.in_fours)
-        *reinterpret_cast<Four<T>*>(out) = outputs;
-      else
-        for_four([&](int e) {
-          if (e < at.count) out[e] = outputs.value[e];
-        });
+    for (int i = first_outputs(group);;) {
+      if (at.count > 0) store(warps, at, is_first);
+      i += kThreads;
+      if (i >= p.m * fours_per_row()) break;
+      at = Outputs(*this, group, i), is_first = false;
     }
   }
 
  private:
-  struct Outputs {
-    int row, column, j;  // of x; the first, of the group's outputs; of out
-    int count;           // how many of the four there are
-
-    __device__ Outputs(const GroupEpilogue& epilogue, int group, int i) {
-      const Share& share = epilogue.share;
-      row = epilogue.p.paired() ? i / (kPairedRows / kFour) : i / (kRows / kFour);
-      column = (i - row * epilogue.fours_per_row()) * kFour;
-      j = share.first_unit(group) * kTileRows + column;
-      const bool exists = row < epilogue.p.m && column < share.units(group) * kTileRows;
-      count = exists ? min(epilogue.p.width() - j, kFour) : 0;
+  __device__ void store(const WarpSums<K>& warps, const Outputs& at, bool is_first) const {
+    const auto y = [&](int column, int j) {
+      const float4 sum = warps.total(at.row, column);
+      Four<float> four = {sum.x, sum.y, sum.z, sum.w};
+      if (p.split > 1) {
+        wait_for_bytes(partner.in_place);  // behind its own sums
+        const float4 other = *reinterpret_cast<const float4*>(&partner.sums[at.row * kRows + column]);
+        four = {sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w};
+      }
+      if (p.bias == nullptr)
+        for_four([&](int e) { four.value[e] *= p.unit; });
+      else
+        for_four([&](int e) {
+          if (e < at.count) four.value[e] = fmaf(four.value[e], p.unit, to_float(p.bias[j + e]));
+        });
+      return four;
+    };
+    const bool gated = p.epilogue == Epilogue::silu_and_mul;
+    const int column = gated ? at.column / kTileRows * 2 * kTileRows + at.column % kTileRows : at.column;
+    const Four<float> values = y(column, at.j);
+    Four<T> outputs;
+    if (gated) {
+      const Four<float> up = y(column + kTileRows, p.width() + at.j);
+      for_four([&](int e) { outputs.value[e] = silu_and_mul_of<T>(values.value[e], up.value[e]); });
+    } else if (p.epilogue == Epilogue::add) {
+      const Four<T> before = is_first ? reinterpret_cast<const Four<T>&>(residual) : load(at);
+      for_four([&](int e) { outputs.value[e] = sum_with_residual(before.value[e], values.value[e]); });
+    } else if (p.float_out) {
+      float* floats = static_cast<float*>(p.out) + at.row * p.out_stride + at.j;
+      for_four([&](int e) {
+        if (e < at.count) floats[e] = values.value[e];
+      });
+      return;
+    } else {
+      for_four([&](int e) { outputs.value[e] = from_float<T>(values.value[e]); });
     }
-  };
-
+    if (p.in_fours)
+      *reinterpret_cast<Four<T>*>(at.out) = outputs;
+    else
+      for_four([&](int e) {
+        if (e < at.count) at.out[e] = outputs.value[e];
+      });
+  }
+  __device__ bool adds() const {
+    return p.epilogue == Epilogue::add && first.count > 0;
+  }
   template <class Fn>
   __device__ static void for_four(Fn&& fn) {
 #pragma unroll
     for (int e = 0; e < kFour; ++e) fn(e);
   }
-  __device__ T* out_of(const Outputs& at) const {
-    return static_cast<T*>(p.out) + at.row * p.out_stride + at.j;
-  }
-  __device__ Four<T> load(const T* from, int count) const {
-    if (p.in_fours) return *reinterpret_cast<const Four<T>*>(from);
+  __device__ Four<T> load(const Outputs& at) const {
+    if (p.in_fours) return *reinterpret_cast<const Four<T>*>(at.out);
     Four<T> four{};
     for_four([&](int e) {
-      if (e < count) four.value[e] = from[e];
+      if (e < at.count) four.value[e] = at.out[e];
     });
     return four;
   }

@@ -14,9 +14,12 @@ namespace ladder::records {
 // in their kernels, a block takes more than half of what a multiprocessor has, and little more: attention's blocks find room beside it.
 // One request of the 8B shape took 2.57 ms a token with half of it on an H200, 2.23 with all, 2.03 so. A product alone leaves room for
 // a block of the next one, which is as fast or faster by a tenth. Many rows of x take what they can get.
+// A normed product that is behind another one finds its place beside that one's blocks, of which each multiprocessor has one: it is let in
+// when they have asked for all their records, and asks for two slots while they multiply. A layer's products take 40.4 us, so 39.6; let in
+// at once it would stand in front of their x.
 constexpr int kFixedBytes = 512;  // what the kernel has beside the launch's, rounded up
 constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
-constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 113 << 10;
+constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 112 << 10;
 constexpr int kMinSharedBytes = 77 << 10;
 
 // Rows of x that come from L2 through registers wait behind what of the weight is under way, and L1, which they pass, has what shared
@@ -55,16 +58,20 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int x_bytes = K::shared_x ? aligned(p.m * p.rounds * kWarps * kBlockColumns * 2) : 0;
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
-  const bool alone = p.norm_weight == nullptr && p.epilogue == Epilogue::store;
-  const int room = K::tiles > 4             ? kMaxSharedBytes
-                   : alone || K::blocks > 1 ? kHalfOfShared
-                   : K::octets == 1         ? kOverHalfOfShared
-                                            : kMaxSharedBytes;
+  const bool normed = p.norm_weight != nullptr, alone = !normed && p.epilogue == Epilogue::store;
+  const bool leaves_half = normed || alone || K::blocks > 1;
+  const int room = K::tiles > 4     ? kMaxSharedBytes
+                   : leaves_half    ? kHalfOfShared
+                   : K::octets == 1 ? kOverHalfOfShared
+                                    : kMaxSharedBytes;
   p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1,
                        std::min(items, most_slots<K>(groups)));
+  const bool whole_share = p.slots == items;
+  p.early = whole_share ? p.slots : std::min(normed && K::blocks == 1 ? 2 : 1, p.slots);
+  p.lets_in_at_once = normed || (alone && !whole_share);
   p.ring_at = before_ring;
   p.partner_at = std::max(before_ring + p.slots * K::slot_bytes, sums_bytes);
-  const int least = alone || K::blocks > 1 ? kMinSharedBytes : kOverHalfOfShared;
+  const int least = leaves_half ? kMinSharedBytes : kOverHalfOfShared;
   const int bytes = std::max(p.partner_at + partner_bytes, least);
   auto kernel = rows_stream_kernel<K>;
   // Where registers leave room for the next kernel's block beside this one shared memory must, too: the driver gives the rest to L1.
@@ -82,11 +89,7 @@ constexpr bool has_room() {
   return K::sums_places * WarpSums<K>::size(K::octets * 8) * float_bytes + K::slot_bytes <= kMaxSharedBytes;
 }
 
-// Elements of a single row of x that go through a block's shared memory as they are. Several rows would come one after the other: four of
-// 4096 x 4096 took 7.2 us, so 5.2.
-constexpr int kMaxCopied = 8192;
-
-template <class T>
+template <class T, WeightCodes type>
 Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   const QuantizedWeight& weight = *args.weight;
   Product<T> p{};
@@ -106,8 +109,7 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   p.in_fours = !p.float_out && p.width() % kFour == 0 && p.out_stride % kFour == 0 &&
                reinterpret_cast<uintptr_t>(p.out) % sizeof(Four<T>) == 0;
   p.blocks_of_k = static_cast<int>(weight.records.bytes.dim(1));
-  p.unit = weight.records.unit;
-  if (weight.type == WeightCodes::fp8_e4m3 && std::is_same_v<T, __half>) p.unit *= 256;
+  p.unit = weight.records.unit * Codes<T, type>::kUnit;
   return p;
 }
 
@@ -117,7 +119,7 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
   with_cuda_type(args.x.dtype(), [&](auto tag) {
     using T = decltype(tag);
     if constexpr (sizeof(T) == 2) {
-      const Product<T> p = product_of<T>(args);
+      const Product<T> p = product_of<T, type>(args);
       const int of_record = record_layout(*args.weight).groups;
       // Two blocks of two tiles each read all of x; as a cluster they have four tiles in one group and half of x each, and two of four
       // have eight tiles, in two turns: 16 rows of 8192 x 8192 take 13.5 us, so 13.9. A row's bits may not depend on how many rows there
