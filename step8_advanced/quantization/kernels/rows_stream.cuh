@@ -284,6 +284,8 @@ struct Kind {
   static constexpr int turn_tiles = tiles < 4 ? tiles : 4, turns = ceil_div(tiles, turn_tiles);
   static constexpr bool shared_x = x_in_shared;            // normed or as it is
   static constexpr int blocks = blocks_of_multiprocessor;  // that are this kernel's
+  // For another block of as many registers, this kernel's or the next one's.
+  static constexpr bool leaves_room = octets == 1 && tiles <= 4;
   // Groups' sums: where two places take turns, a warp that has gone on to the next group leaves alone what others still read. For 16 rows
   // they would take the ring's.
   static constexpr int sums_places = octets == 1 ? 2 : 1;

@@ -40,7 +40,7 @@ __device__ void each_turn(Use&& use) {
 //   others' there;
 // - the norm before the product costs no kernel of its own, and neither does what follows it (GroupEpilogue).
 template <class K>
-__global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, K::leaves_room ? 2 : 1)
     rows_stream_kernel(const __grid_constant__ Product<typename K::T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];
@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
     epilogue.load_residual();
 #pragma unroll 1
     for (int s = p.early; s < p.slots; ++s) ring.copy_next(p, share);
+    let_in();
   };
   XColumns<K::octets> next;
   if constexpr (K::shared_x) {
@@ -87,7 +88,6 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
     rows.load(share.first_r, next);
     behind_x();
   }
-  let_in();
   int slot = 0;
 #pragma unroll 1
   for (int group = 0;; ++group) {

@@ -14,9 +14,11 @@ namespace ladder::records {
 // in their kernels, a block takes more than half of what a multiprocessor has, and little more: attention's blocks find room beside it.
 // One request of the 8B shape took 2.57 ms a token with half of it on an H200, 2.23 with all, 2.03 so. A product alone leaves room for
 // a block of the next one, which is as fast or faster by a tenth. Many rows of x take what they can get.
-// A normed product that is behind another one finds its place beside that one's blocks, of which each multiprocessor has one: it is let in
-// when they have asked for all their records, and asks for two slots while they multiply. A layer's products take 40.4 us, so 39.6; let in
-// at once it would stand in front of their x.
+//
+// What finds its place beside the kernel before, of whose blocks each multiprocessor has one, asks for records while that one multiplies. It
+// is to be let in when that one has asked for all of its own, x included: at once it would stand in front of x. So are a layer's normed
+// products behind others, and o, whose whole share is in the ring: 40.4 us a layer where they are alone on a multiprocessor, so 39.4. A
+// normed product itself lets in at once what is behind it, attention with no weights, or down, for which there is no room beside it.
 constexpr int kFixedBytes = 512;  // what the kernel has beside the launch's, rounded up
 constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
 constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 112 << 10;
@@ -59,24 +61,26 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
   const bool normed = p.norm_weight != nullptr, alone = !normed && p.epilogue == Epilogue::store;
-  const bool leaves_half = normed || alone || K::blocks > 1;
-  const int room = K::tiles > 4     ? kMaxSharedBytes
-                   : leaves_half    ? kHalfOfShared
-                   : K::octets == 1 ? kOverHalfOfShared
-                                    : kMaxSharedBytes;
-  p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1,
-                       std::min(items, most_slots<K>(groups)));
-  const bool whole_share = p.slots == items;
-  p.early = whole_share ? p.slots : std::min(normed && K::blocks == 1 ? 2 : 1, p.slots);
-  p.lets_in_at_once = normed || (alone && !whole_share);
+  const auto slots_of = [&](int room) {
+    return std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1,
+                      std::min(items, most_slots<K>(groups)));
+  };
+  const bool whole_share = K::leaves_room && slots_of(kHalfOfShared) == items;
+  const bool leaves_half = normed || alone || whole_share || K::blocks > 1;
+  p.slots = slots_of(K::tiles > 4     ? kMaxSharedBytes
+                     : leaves_half    ? kHalfOfShared
+                     : K::octets == 1 ? kOverHalfOfShared
+                                      : kMaxSharedBytes);
+  p.early =
+      whole_share ? p.slots : std::min(K::leaves_room && K::shared_x && K::blocks == 1 ? 2 : 1, p.slots);
+  p.lets_in_at_once = normed || !K::leaves_room;
   p.ring_at = before_ring;
   p.partner_at = std::max(before_ring + p.slots * K::slot_bytes, sums_bytes);
   const int least = leaves_half ? kMinSharedBytes : kOverHalfOfShared;
   const int bytes = std::max(p.partner_at + partner_bytes, least);
   auto kernel = rows_stream_kernel<K>;
-  // Where registers leave room for the next kernel's block beside this one shared memory must, too: the driver gives the rest to L1.
-  constexpr bool kLeavesRoom = K::octets == 1 && K::tiles <= 4;
-  if (ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes) && kLeavesRoom)
+  // Where registers leave room for the next kernel's block shared memory must, too: the driver gives the rest to L1.
+  if (ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes) && K::leaves_room)
     LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared));
   launch_in_clusters(ctx, kernel, split, parts * split, kThreads, bytes, p);
