@@ -34,7 +34,7 @@ __device__ void each_turn(Use&& use) {
 //   instructions of a record, and x asked for a whole record ahead instead of half of one: 11.3 us.
 // - one slot is asked for before x, or two where the kernel starts early enough, and the others right behind x's loads: behind all of them
 //   x waited 1.4 to 3.7 us in a layer of 8B, with memory at rest (1.81 ms a token, so 1.76);
-// - nothing stands between the previous kernel's end and x's loads (ArrivingX): a layer's products 42.0 us, so 41.2, and 40.4 with the rest
+// - nothing stands between the previous kernel's end and x's loads (ArrivingX): a layer's products 41.9 us, so 41.3, and 40.4 with the rest
 //   of the ring right behind them;
 // - warps do not wait for each other at the end of a group: a warp leaves its sums, multiplies the next group, and by then finds the
 //   others' there;
