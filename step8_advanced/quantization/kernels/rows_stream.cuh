@@ -270,7 +270,7 @@ struct RowPair {
 
 // What a kernel is made for.
 template <class Number, WeightCodes codes_type, int row_octets, int groups_of_record, bool zero_points,
-          int tiles_of_group, bool x_in_shared, int blocks_of_multiprocessor = 1, bool x_by_copies = false>
+          int tiles_of_group, bool x_in_shared, int blocks_of_multiprocessor = 1>
 struct Kind {
   using T = Number;
   using C = Codes<T, codes_type>;
@@ -284,9 +284,8 @@ struct Kind {
   static constexpr int turn_tiles = tiles < 4 ? tiles : 4, turns = ceil_div(tiles, turn_tiles);
   static constexpr bool shared_x = x_in_shared;            // normed or as it is
   static constexpr int blocks = blocks_of_multiprocessor;  // that are this kernel's
-  static constexpr bool copied_x = x_by_copies;            // CopiedX
   // For another block of as many registers, this kernel's or the next one's.
-  static constexpr bool leaves_room = (octets == 1 || copied_x) && tiles <= 4;
+  static constexpr bool leaves_room = octets == 1 && tiles <= 4;
   // Groups' sums: where two places take turns, a warp that has gone on to the next group leaves alone what others still read. For 16 rows
   // they would take the ring's.
   static constexpr int sums_places = octets == 1 ? 2 : 1;
@@ -376,9 +375,6 @@ struct XColumns {
     b[0] = part == 0 ? x.x : x.z;
     b[1] = part == 0 ? x.y : x.w;
   }
-  // All quarters are here.
-  __device__ void begin(int) const {}
-  __device__ void end(int) const {}
 };
 
 // Where a lane's columns come from: x, or its normed rows in shared memory. Rows past the last one are copies of it, which nothing
@@ -401,15 +397,6 @@ struct XRows {
     else
       load<false>(r, x);
   }
-  // The same of a quarter, to shared memory without waiting: `to` of octet 0, octets kThreads * 16 bytes apart.
-  __device__ void copy(int r, int quarter, uint32_t to) const {
-    const int column = r * kBlockColumns + 32 * quarter;
-#pragma unroll
-    for (int o = 0; o < K::octets; ++o) {
-      const bool valid = column < k - static_cast<int>(threadIdx.x) % 4 * 8;
-      copy_async(to + o * kThreads * 16, rows[o] + (valid ? column : 0), valid);
-    }
-  }
 
  private:
   template <bool whole>
@@ -426,42 +413,6 @@ struct XRows {
   }
 };
 
-// 16 rows of x by way of shared memory, as the ring's slots: a thread copies its own columns, a quarter as soon as it has read that of the
-// block of k before. In registers they and those that are under way would take half of what leaves room for two blocks on a multiprocessor.
-template <class K>
-struct CopiedX {
-  static constexpr int kQuarterBytes = K::octets * kThreads * 16, kBytes = 4 * kQuarterBytes;
-  const XRows<K>& rows;
-  uint32_t at;    // of the thread, in shared memory
-  int next = -1;  // block of k to ask for, or none
-  uint4 pack[K::octets];
-
-  __device__ CopiedX(const XRows<K>& rows, const void* shared)
-      : rows(rows), at(shared_address(shared) + threadIdx.x * 16) {}
-
-  // For all of a block of k.
-  __device__ void ask(int r) {
-    next = r;
-#pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter) end(quarter);
-  }
-  // Behind a quarter's copies are those of three others and of a slot, whichever quarter it is.
-  __device__ void begin(int quarter) {
-    wait_copies<4>();
-#pragma unroll
-    for (int o = 0; o < K::octets; ++o)
-      pack[o] = x_of_codes<typename K::C>(load_shared(at + quarter * kQuarterBytes + o * kThreads * 16));
-  }
-  __device__ void end(int quarter) {
-    if (next >= 0) rows.copy(next, quarter, at + quarter * kQuarterBytes);
-    commit_copies();
-  }
-  __device__ void operand(int, int part, int o, uint32_t (&b)[2]) const {
-    b[0] = part == 0 ? pack[o].x : pack[o].z;
-    b[1] = part == 0 ? pack[o].y : pack[o].w;
-  }
-};
-
 // The sums of a warp: over the columns since the last group of columns ended, and over all before, times their scales.
 template <class K>
 struct WarpProduct {
@@ -473,13 +424,12 @@ struct WarpProduct {
   float of_x[K::octets][4];
 
   // A slot's records, those of a turn, times the columns of x.
-  template <int turn, class X>
-  __device__ void multiply(uint32_t slot, X& x) {
+  template <int turn>
+  __device__ void multiply(uint32_t slot, const XColumns<K::octets>& x) {
     constexpr int kMmaOfGroup = 8 / K::groups;
     constexpr bool kSumsX = C::kHasZero && (turn == 0 || K::groups > 1);  // else those of the first turn stay
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      x.begin(2 * half);
       uint32_t words[K::turn_tiles][4 * C::kVectors];
 #pragma unroll
       for (int tile = 0; tile < tiles_of<turn>(); ++tile)
@@ -494,7 +444,6 @@ struct WarpProduct {
       for (int j = 0; j < 4; ++j) {
         const int index = 4 * half + j;
         const bool first = index % kMmaOfGroup == 0;
-        if (j == 2) x.begin(2 * half + 1);
         uint32_t b[K::octets][2];
 #pragma unroll
         for (int o = 0; o < K::octets; ++o) x.operand(index / 2, j % 2, o, b[o]);
@@ -513,7 +462,6 @@ struct WarpProduct {
 #pragma unroll
             for (int o = 0; o < K::octets; ++o) add(sum[tile][plane][o], a, b[o], first);
           }
-        if (j % 2 == 1) x.end(index / 2);
         if ((index + 1) % kMmaOfGroup == 0) end_group<turn>(slot, index / kMmaOfGroup);
       }
     }

@@ -82,13 +82,8 @@ __global__ void __launch_bounds__(kThreads, K::leaves_room ? 2 : 1)
     let_in();
   };
   XColumns<K::octets> next;
-  CopiedX<K> copied(rows, shared + p.x_at);
   if constexpr (K::shared_x) {
     arriving.bring(p, share, behind_x);
-  } else if constexpr (K::copied_x) {
-    copied.ask(share.first_r < p.blocks_of_k ? share.first_r : -1);
-    behind_x();
-    if (p.early == p.slots) commit_copies();  // a slot's, as CopiedX counts
   } else {
     rows.load(share.first_r, next);
     behind_x();
@@ -101,24 +96,16 @@ __global__ void __launch_bounds__(kThreads, K::leaves_room ? 2 : 1)
 #pragma unroll 1
       for (int r = share.first_r, at = threadIdx.x / kWarp; r < p.blocks_of_k;
            r += share.stride, at += kWarps) {
-        const int follows = r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r;
         XColumns<K::octets> columns;
         if constexpr (K::shared_x) {
           rows.load(at, columns);
-        } else if constexpr (K::copied_x) {
-          copied.next = follows > r || group + 1 < share.groups ? follows : -1;
         } else {
           columns = next.template of_codes<typename K::C>();
-          rows.load(follows, next);
+          rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
         }
         each_turn<K>([&](auto turn) {
-          const uint32_t slot_at = ring.codes_at + slot * K::slot_bytes;
-          if constexpr (K::copied_x) {
-            product.template multiply<decltype(turn)::value>(slot_at, copied);
-          } else {
-            wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-            product.template multiply<decltype(turn)::value>(slot_at, columns);
-          }
+          wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
+          product.template multiply<decltype(turn)::value>(ring.codes_at + slot * K::slot_bytes, columns);
           ring.copy_next(p, share);
           let_in();
           slot = slot + 1 < p.slots ? slot + 1 : 0;

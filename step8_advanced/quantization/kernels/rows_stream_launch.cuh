@@ -57,16 +57,13 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int partner_bytes = split > 1 ? aligned(p.m * WarpSums<K>::kRows * float_bytes) : 0;
   p.rounds = ceil_div(p.blocks_of_k, kWarps * split);
   const int items = groups * p.rounds * K::turns;
-  const int x_bytes = K::shared_x   ? aligned(p.m * p.rounds * kWarps * kBlockColumns * 2)
-                      : K::copied_x ? CopiedX<K>::kBytes
-                                    : 0;
+  const int x_bytes = K::shared_x ? aligned(p.m * p.rounds * kWarps * kBlockColumns * 2) : 0;
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
   const bool normed = p.norm_weight != nullptr, alone = !normed && p.epilogue == Epilogue::store;
   const auto slots_of = [&](int room) {
-    const int least = K::copied_x ? 2 : 1;  // CopiedX counts on a slot that is asked for behind x
-    const int slots = (room - before_ring - partner_bytes) / K::slot_bytes;
-    return std::min(std::max(slots, least), std::min(items, most_slots<K>(groups)));
+    return std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1,
+                      std::min(items, most_slots<K>(groups)));
   };
   const bool whole_share = K::leaves_room && slots_of(kHalfOfShared) == items;
   const bool leaves_half = normed || alone || whole_share || K::blocks > 1;
@@ -142,8 +139,6 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
           has_eight || (type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles) ? 2 : 1;
       // Three tiles that four are made for would be multiplied as four: 16 rows of 6144 x 4096 take 7.5 us, so 7.9. Not behind a norm: all of
       // a block's share is asked for at once then, and one request of 8B took 1.83 ms a token instead of 1.66.
-      // 16 rows that are copied leave registers for a block of the next kernel (CopiedX): 6144 x 4096 takes 6.3 us, so 7.0. In clusters of two
-      // blocks crowd then: 4096 x 4096 took 6.3 us, so 5.9, and 4096 x 14336 14.2, so 11.9.
       const bool has_three =
           counts_tiles && p.norm_weight == nullptr && tiles_of(multiprocessors / split) == 3;
       // Two blocks of a multiprocessor have twice the warps to hide what a tile waits for, if each has whole groups of tiles: gate_up of
@@ -167,8 +162,6 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
               launch<Kind<T, type, 1, kGroups, zeros, kExact, true>>(ctx, p, split);
             else if (p.m <= 8)
               launch<Kind<T, type, 1, kGroups, zeros, kExact, false>>(ctx, p, split);
-            else if (split == 1)
-              launch<Kind<T, type, 2, kGroups, zeros, kExact, false, 1, kExact == 3>>(ctx, p, split);
             else
               launch<Kind<T, type, 2, kGroups, zeros, kExact, false>>(ctx, p, split);
           };
