@@ -41,8 +41,8 @@ std::string either(const ConfigObject& config, const std::string& name, const st
   return value == nullptr && old != nullptr ? old_name : name;
 }
 
-// How AutoRound (github.com/intel/auto-round) found the codes that it writes in GPTQ's and AWQ's forms, and that it did not round
-// activations (check_common).
+// How AutoRound (github.com/intel/auto-round) found the codes that it writes in GPTQ's and AWQ's forms, for which check_common has that it
+// did not round activations, and in fp8 (check_fp8_of_auto_round).
 constexpr std::string_view kAutoRoundKeys[] = {"provider",
                                                "autoround_version",
                                                "data_type",
@@ -118,7 +118,8 @@ void read_gptq_scheme(const ConfigObject& config, QuantizationArgs& args) {
 StoredLinear with_different(const ConfigObject& config, const Json& different, const StoredLinear& of_all,
                             const std::string& what) {
   Json all = config.json();
-  all.update(different);
+  for (const auto& [key, value] : different.items())
+    if (!value.is_null()) all[key] = value;
   StoredLinear linear = of_all;
   linear.scheme.weights = {};
   read_gptq_scheme(ConfigObject(all, what), linear.scheme.weights);
@@ -171,7 +172,8 @@ void add_dynamic_rules(const ConfigObject& config, const StoredLinear& of_all, R
   }
 }
 
-// What names an exception of AutoRound's: a module, or a pattern that is looked for anywhere in a name.
+// What names an exception of AutoRound's: a module's whole name, or a pattern, which has characters that no name has, looked for anywhere in
+// a name.
 std::string exception_target(const std::string& module, const std::string& where) {
   const bool is_class = !module.empty() && module[0] >= 'A' && module[0] <= 'Z';
   LADDER_CHECK(!is_class && !module.starts_with("re:"),
@@ -328,6 +330,7 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) 
     const ConfigObject exception(different, where);
     const std::string target = exception_target(module, where);
     if (exception.integer("bits", 1, 32, read.groups[0].linear.scheme.weights.num_bits) >= kNotRounded) {
+      exception.integer("act_bits", kNotRounded, 32, kNotRounded);
       read.groups.push_back({{target}, kLeftDense});
       continue;
     }

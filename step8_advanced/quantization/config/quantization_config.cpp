@@ -1,6 +1,7 @@
 #include "step8_advanced/quantization/config/quantization_config.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "step1_layers/core/error.h"
 #include "step8_advanced/quantization/config/read_config.h"
@@ -57,6 +58,33 @@ std::string with_ascii_words(std::string_view pattern) {
   return out;
 }
 
+// The longest run of characters that is in all that matches; of patterns with more than dots, stars, pluses and the names' own
+// characters: none.
+std::string always_there(std::string_view pattern) {
+  std::string longest, run;
+  const auto end_run = [&] {
+    if (run.size() > longest.size()) longest = run;
+    run.clear();
+  };
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    char c = pattern[i];
+    const bool escaped = c == '\\' && i + 1 < pattern.size() && pattern[i + 1] == '.';
+    if (escaped) c = pattern[++i];
+    if (escaped || c == '_' || c == '-' || std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      run += c;
+    } else if (c == '*') {  // what stands before it may be missing
+      if (!run.empty()) run.pop_back();
+      end_run();
+    } else if (c == '.' || c == '+' || c == '^' || c == '$') {
+      end_run();
+    } else {
+      return "";
+    }
+  }
+  end_run();
+  return longest;
+}
+
 }  // namespace
 
 void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known,
@@ -109,8 +137,9 @@ QuantizationConfig::QuantizationConfig(std::string what, std::vector<Quantizatio
     LADDER_CHECK(target.size() <= kMaxPatternBytes, "{}: a pattern of {} bytes, at most {}", name,
                  target.size(), kMaxPatternBytes);
     LADDER_CHECK(patterns_.size() < kMaxPatterns, "{}: more than {} patterns", name, kMaxPatterns);
-    patterns_[target] = std::make_shared<const Regex>(
-        with_ascii_words(std::string_view(target).substr(kPattern.size())), name);
+    const std::string_view pattern = std::string_view(target).substr(kPattern.size());
+    patterns_[target] = {std::make_shared<const Regex>(with_ascii_words(pattern), name),
+                         always_there(pattern)};
   };
   const auto check_target = [&](const std::string& target) {
     // The class of a module, as in "LlamaAttention". Names of modules begin with a small letter.
@@ -178,7 +207,9 @@ QuantizationConfig::Match QuantizationConfig::match(const std::string& target,
   if (target == name) return Match::name;
   if (target == kEveryLinear) return Match::all;
   if (!target.starts_with(kPattern)) return Match::none;
-  return patterns_.at(target)->matches_beginning(name, kMaxSteps) ? Match::pattern : Match::none;
+  const Pattern& pattern = patterns_.at(target);
+  if (name.find(pattern.part) == std::string::npos) return Match::none;
+  return pattern.regex->matches_beginning(name, kMaxSteps) ? Match::pattern : Match::none;
 }
 
 bool QuantizationConfig::is_ignored(const std::string& name) const {

@@ -4,8 +4,9 @@
 //
 //   compressed-tensors   config_groups of targets and arguments, or preset names; ignore; sparsity_config
 //   gptq, awq            one scheme for all linears but routers, modules_to_not_convert and, unless "lm_head" is true, the head;
-//                        gptq's "dynamic" has patterns of linears with another one, or dense
-//   auto-round           one of these forms, packing_format says which; extra_config has linears that are dense
+//                        gptq's "dynamic" has patterns of linears with another one, or dense, and modules_in_block_to_quantize
+//                        the ends of all names that are quantized
+//   auto-round           one of these forms, packing_format says which; extra_config has linears with another scheme, or dense
 //   fp8                  the same: E4M3 with one scale, or blocks
 //   modelopt             FP8 alone: compressed-tensors' groups, names with *
 //
@@ -86,7 +87,12 @@ class QuantizationConfig {
   std::optional<StoredKvCache> kv_cache_;
   TwoOfFourTargets two_of_four_;
   std::vector<std::string> quantized_ends_;
-  std::map<std::string, std::shared_ptr<const Regex>> patterns_;  // of every "re:"
+  // A name that lacks `part` does not match: a config may have a pattern for each of 100 layers, and a model 36,000 linears.
+  struct Pattern {
+    std::shared_ptr<const Regex> regex;
+    std::string part;
+  };
+  std::map<std::string, Pattern> patterns_;  // of every "re:"
 };
 
 // The object as compressed-tensors writes it, one config group per element, status "compressed"; parse() reads it

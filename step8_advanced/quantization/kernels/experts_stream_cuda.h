@@ -7,7 +7,8 @@
 namespace ladder {
 
 struct ExpertsStreamArgs {
-  Tensor x;                                 // rows of bf16 or f16, in whole 16-byte packs
+  // Rows of bf16 or f16, in whole 16-byte packs; in bf16, beside int4 or int8, below 2^64 (rows_stream_cuda.h).
+  Tensor x;
   int pairs_of_row = 1;                     // pair p takes row p / pairs_of_row of x
   const QuantizedWeight* weight = nullptr;  // in records, an expert's rows in whole tiles
   int64_t experts = 0;

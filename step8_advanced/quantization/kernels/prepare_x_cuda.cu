@@ -154,6 +154,8 @@ bool changes_x(const QuantizedMatmulArgs& args) {
 void prepare_x_cuda(const OpContext& ctx, const Tensor& x, const Tensor& columns,
                     const std::optional<QuantizationArgs>& activations, float input_scale, const Tensor& out,
                     const RowsOfExperts* of_experts) {
+  LADDER_CHECK(of_experts != nullptr || !columns.defined() || columns.ndim() == 1,
+               "prepare_x_cuda: {} orders of columns, of rows of no experts", columns.dim(0));
   ExpertOfRow of_rows;
   if (of_experts != nullptr) {
     const bool own_orders = columns.defined() && columns.ndim() == 2;

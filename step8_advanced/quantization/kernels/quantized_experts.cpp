@@ -44,6 +44,13 @@ void check_matrices(const QuantizedExpertsArgs& args, const ExpertMatrices& matr
   LADDER_CHECK(weight.n == args.experts * rows && (weight.columns.defined() || weight.k == features),
                "quantized_experts: {} of {} experts is [{}, {}], expected [{}, {}]", what, args.experts,
                weight.n, weight.k, args.experts * rows, features);
+  if (weight.columns.defined()) {
+    expect_dtype(weight.columns, DType::i32, "quantized_experts: columns");
+    if (weight.columns.ndim() == 2)
+      expect_shape(weight.columns, {args.experts, weight.k}, "quantized_experts: columns");
+    else
+      expect_shape(weight.columns, {weight.k}, "quantized_experts: columns");
+  }
   if (!matrices.activations) return;
   check_activations(*matrices.activations, 1);
   if (!have_stored_scale(*matrices.activations)) return;

@@ -42,7 +42,7 @@ struct Product {
   int blocks_of_k;                // records of a tile
   int slots;                      // of the ring
   int early;                      // of them, asked for before x
-  bool lets_in_at_once;           // the next kernel, or when all records have been asked for
+  bool lets_in_at_once;           // the next kernel, or when a warp has asked for all its records
   int partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
   bool sums_in_ring;              // which is empty when they are written
 
@@ -79,7 +79,7 @@ struct NibbleNumbers {
 };
 
 // The same codes as operands of an mma, without a power of two beside them: the low byte u of a 16-bit float whose other bits are 0 is u of
-// the type's smallest numbers, as its mantissa counts evenly from there on. So a byte of two codes needs no shift: with the lower row's it
+// the type's smallest numbers: exponents 0 and 1 count evenly. So a byte of two codes needs no shift: with the lower row's it
 // is that row's operand, whole it is the upper row's, whose sums have those of the lower row in them, and its own 16 times. An mma takes
 // subnormal numbers as they are and sums them in f32, which begins at 2^-126: x in bf16 is made large, and the sums' unit with it.
 // Four instructions a word instead of seven.

@@ -32,7 +32,7 @@ __device__ void each_turn(Use&& use) {
 // - four tiles in turn, as an mma waits for the one before it: 15.9 us with a tile at a time, 12.5 with four;
 // - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
 //   instructions of a record, and x asked for a whole record ahead instead of half of one: 11.3 us.
-// - one slot is asked for before x, or two where the kernel starts early enough, and the others right behind x's loads: behind all of them
+// - one slot is asked for before x, or two where the kernel starts early enough, or all of a whole share, and the others right behind x's loads: behind all of them
 //   x waited 1.4 to 3.7 us in a layer of 8B, with memory at rest (1.81 ms a token, so 1.76);
 // - nothing stands between the previous kernel's end and x's loads (ArrivingX): a layer's products 41.9 us, so 41.3, and 40.4 with the rest
 //   of the ring right behind them;

@@ -10,15 +10,15 @@
 namespace ladder::records {
 
 // Of a block, bytes. A kernel that is let in early finds multiprocessors that are empty while others are still taken: if two of its
-// blocks fit on one they crowd there, and the others idle. So where a layer's products follow each other, with what stands between them
-// in their kernels, a block takes more than half of what a multiprocessor has, and little more: attention's blocks find room beside it.
-// One request of the 8B shape took 2.57 ms a token with half of it on an H200, 2.23 with all, 2.03 so. A product alone leaves room for
-// a block of the next one, which is as fast or faster by a tenth. Many rows of x take what they can get.
+// blocks fit on one they crowd there, and the others idle. So a product of a layer that is let in so (down, behind gate_up's two blocks) takes
+// more than half of what a multiprocessor has, and little more. When all products were let in so, one request of the 8B shape took
+// 2.57 ms a token with half of it on an H200, 2.23 with all, 2.03 with 118 KB. A product alone leaves room for a block of the next
+// one, which is as fast or faster by a tenth. Many rows of x take what they can get.
 //
 // What finds its place beside the kernel before, of whose blocks each multiprocessor has one, asks for records while that one multiplies. It
-// is to be let in when that one has asked for all of its own, x included: at once it would stand in front of x. So are a layer's normed
-// products behind others, and o, whose whole share is in the ring: a layer's products take 39.4 us, 40.4 where qkv is let in at once. A
-// normed product itself lets in at once what is behind it, attention with no weights, or down, for which there is no room beside it.
+// is to be let in when a warp of each of its blocks has asked for all of its own, x included: at once it would stand in front of x. So are
+// a layer's normed products behind others, and o, whose whole share is in the ring: 40.4 us a layer where down lets qkv in at once, so
+// 39.8, and 39.2 with o in half of shared memory. A normed product itself lets in at once what is behind it, attention with no weights, or down, for which there is no room beside it.
 constexpr int kFixedBytes = 512;  // what the kernel has beside the launch's, rounded up
 constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
 constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 112 << 10;
@@ -137,8 +137,8 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
       const bool has_eight = counts_tiles && tiles_of(multiprocessors / 2) == 8;
       const int split =
           has_eight || (type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles) ? 2 : 1;
-      // Three tiles that four are made for would be multiplied as four: 16 rows of 6144 x 4096 take 7.5 us, so 7.9. Not behind a norm: all of
-      // a block's share is asked for at once then, and one request of 8B took 1.83 ms a token instead of 1.66.
+      // Three tiles that four are made for would be multiplied as four: 16 rows of 6144 x 4096 take 7.5 us, so 7.9. Not behind a norm: before
+      // the rules above, one request of 8B took 1.83 ms a token with them instead of 1.66.
       const bool has_three =
           counts_tiles && p.norm_weight == nullptr && tiles_of(multiprocessors / split) == 3;
       // Two blocks of a multiprocessor have twice the warps to hide what a tile waits for, if each has whole groups of tiles: gate_up of

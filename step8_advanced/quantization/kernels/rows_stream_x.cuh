@@ -25,9 +25,9 @@ class ArrivingX {
       if (normed && column_of(i) < p.k)
         weight[i] = *reinterpret_cast<const uint4*>(p.norm_weight + column_of(i));
   }
-  // Before the previous kernel has ended. The block's own columns go to rows of as many elements from `to` on.
-  __device__ void set_up(const Product<T>& p, const Share& share, T* row) {
-    to = row;
+  // Before the previous kernel has ended. The block's own columns go to rows of as many elements from there on.
+  __device__ void set_up(const Product<T>& p, const Share& share, T* first_row) {
+    to = first_row;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       int column;
@@ -98,8 +98,8 @@ class ArrivingX {
   // Every block norms all rows for itself (rows_stream_norm.cuh of step 1 says why). The warps' sums are added as block_sum does it, with
   // one barrier instead of two.
   __device__ void norm(const Product<T>& p, int row, uint4 (&packs)[kPacks]) const {
-    __shared__ __align__(
-        16) float sums[2][kWarps];  // of rows in turn: the next one's are written while these are read
+    // Of rows in turn: the next one's are written while these are read.
+    __shared__ __align__(16) float sums[2][kWarps];
     static_assert(kWarps == 8);
     float x[kPacks][kSize], sum = 0;
 #pragma unroll

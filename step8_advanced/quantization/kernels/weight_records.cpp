@@ -18,6 +18,9 @@ int64_t columns_of_a_scale(const QuantizedWeight& weight) {
 }
 
 // A power of two in whose units f16 holds the largest scale, and the smaller ones for as long as it can.
+// A kernel multiplies a unit by up to 2^69 (NibbleOperands in rows_stream.cuh), which is still a float.
+constexpr float kMostUnit = 0x1p58f;
+
 float unit_of_scales(const QuantizedWeight& weight) {
   if (weight.type != WeightCodes::int4) return 1;
   float largest = 0;
@@ -135,6 +138,7 @@ bool fits_records(const QuantizedWeight& weight) {
   if (!groups_fit_records(weight)) return false;
   if (weight.type != WeightCodes::int4) return true;
   const float unit = unit_of_scales(weight);
+  if (unit > kMostUnit) return false;
   for (int64_t row = 0; row < weight.n; ++row)
     for (int64_t group = 0; group < weight.num_groups(); ++group) {
       const float scale = weight.scales.data<float>()[row * weight.scales.stride(0) + group] / unit;

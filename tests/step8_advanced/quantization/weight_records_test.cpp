@@ -62,6 +62,17 @@ uint32_t code_of(const QuantizedWeight& weight, int64_t row, int64_t column) {
   return weight.type == WeightCodes::int8 ? codes[column] ^ 128u : codes[column];
 }
 
+// A kernel's unit is larger than the scales' by 2^69, and still a float.
+TEST(Task8_4_WeightRecords, ScalesThatAUnitCannotHaveStayAsTheyAre) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  QuantizedWeight weight = random_weight(random, WeightCodes::int4, 16, 128, 128, 0, false);
+  std::fill_n(weight.scales.data<float>(), weight.scales.numel(), 0x1p72f);
+  EXPECT_TRUE(fits_records(weight));
+  std::fill_n(weight.scales.data<float>(), weight.scales.numel(), 0x1p73f);
+  EXPECT_FALSE(fits_records(weight));
+}
+
 TEST(Task8_4_WeightRecords, EveryNumberIsWhereTheDrawingSays) {
   Random random;
   SCOPED_TRACE(random.describe());
