@@ -10,15 +10,14 @@ namespace ladder {
 
 // Rows that are pairs of a token and an expert, rounded by a stored scale or put in an order of the expert's own.
 struct RowsOfExperts {
-  Tensor expert_ids;  // i32, as many as out has rows; those of no expert here leave their row as it is
-  Tensor
-      scales;  // f32 [experts]; undefined: there are no stored ones, and `columns` has orders of the experts
+  Tensor expert_ids;     // i32, as many as out has rows; those of no expert here leave their row as it is
+  Tensor scales;         // f32 [experts]; undefined: none is stored, and `columns` has orders of the experts
   int pairs_of_row = 1;  // pair p takes row p / pairs_of_row of x
 };
 
 // Rows of x as round_activations() has them, in x's dtype (values times their scale; a row that has none is NaN), columns in the
-// order of `columns` if that is defined, 0 where it is -1; of_experts: columns [k], or [experts, k]. out [m, k] contiguous. The scheme is one that a GPU rounds
-// (round_activations.h).
+// order of `columns` if that is defined, 0 where it is -1. columns [k], or with of_experts [experts, k] too. out [m, k] contiguous. The
+// scheme is one that a GPU rounds (round_activations.h).
 void prepare_x_cuda(const OpContext& ctx, const Tensor& x, const Tensor& columns,
                     const std::optional<QuantizationArgs>& activations, float input_scale, const Tensor& out,
                     const RowsOfExperts* of_experts = nullptr);

@@ -78,8 +78,8 @@ struct NibbleNumbers {
   }
 };
 
-// The same codes as operands of an mma, without a power of two beside them: the low byte u of a 16-bit float whose other bits are 0 is u of
-// the type's smallest numbers: exponents 0 and 1 count evenly. So a byte of two codes needs no shift: with the lower row's it
+// The same codes as operands of an mma, without a power of two beside them: a 16-bit float whose low byte is u and whose other bits are 0 is u of
+// the type's smallest numbers, as exponents 0 and 1 count evenly. So a byte of two codes needs no shift: with the lower row's it
 // is that row's operand, whole it is the upper row's, whose sums have those of the lower row in them, and its own 16 times. An mma takes
 // subnormal numbers as they are and sums them in f32, which begins at 2^-126: x in bf16 is made large, and the sums' unit with it.
 // Four instructions a word instead of seven.
@@ -87,8 +87,8 @@ template <class T>
 struct NibbleOperands {
   static constexpr bool kHalf = std::is_same_v<T, __half>;
   static constexpr bool kLargeX = !kHalf;  // by 2^64: x itself has to be below 2^64
-  static constexpr float kUnit =
-      kHalf ? 0x1p24f : 0x1p69f;  // what a sum is a multiple of: 2^-24, or 2^(64 - 133)
+  // Of operands, not of numbers: a sum is a multiple of 2^-24, or of 2^(64 - 133).
+  static constexpr float kUnit = kHalf ? 0x1p24f : 0x1p69f;
   static constexpr bool kUpperHasBoth = true;
   static constexpr float kUpperRow = 1.0f / 16;
 

@@ -89,8 +89,8 @@ struct GroupEpilogue {
   float* sums;
   PartnerSums partner;
   Outputs first;  // of the thread, of a group
-  uint2
-      residual;  // what they are added to, in words: elements would be taken out of them as soon as they come
+  // What they are added to, in words: elements would be taken out of them as soon as they come.
+  uint2 residual;
   static_assert(sizeof(Four<T>) == sizeof(uint2));
 
   // Before the previous kernel has ended.

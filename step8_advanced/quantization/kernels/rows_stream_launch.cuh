@@ -18,7 +18,8 @@ namespace ladder::records {
 // What finds its place beside the kernel before, of whose blocks each multiprocessor has one, asks for records while that one multiplies. It
 // is to be let in when a warp of each of its blocks has asked for all of its own, x included: at once it would stand in front of x. So are
 // a layer's normed products behind others, and o, whose whole share is in the ring: 40.4 us a layer where down lets qkv in at once, so
-// 39.8, and 39.2 with o in half of shared memory. A normed product itself lets in at once what is behind it, attention with no weights, or down, for which there is no room beside it.
+// 39.8, and 39.2 with o in half of shared memory. A normed product itself lets in at once what is behind it, attention with no weights, or
+// down, for which there is no room beside it.
 constexpr int kFixedBytes = 512;  // what the kernel has beside the launch's, rounded up
 constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
 constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 112 << 10;
