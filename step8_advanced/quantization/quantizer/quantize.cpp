@@ -252,41 +252,14 @@ bool has_group_order(const RecipeStage& stage) {
   return stage.rounds() && stage.linear->scheme.weights.actorder == ActivationOrder::group;
 }
 
-// The rotated model stands beside the output for as long as it takes.
-QuantizeReport quantize_rotated(const OpContext& ctx, const QuantizeOptions& options) {
-  QuantizeOptions of_rotated = options;
-  of_rotated.model = options.output.string() + ".rotated";
-  of_rotated.recipe.rotation.reset();
-  std::filesystem::remove_all(of_rotated.model);
-  write_rotated_model(options.model, of_rotated.model, *options.recipe.rotation);
-  const QuantizeReport report = quantize(ctx, of_rotated);
-  std::filesystem::remove_all(of_rotated.model);
-  return report;
-}
-
-}  // namespace
-
-QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
-  // A link to nothing is there too: the finished folder could not take its place.
-  LADDER_CHECK(!std::filesystem::exists(std::filesystem::symlink_status(options.output)),
-               "{}: is there already, expected a new folder", options.output.string());
-  if (options.recipe.rotation) return quantize_rotated(ctx, options);
+// The layers of `options.model`, and then the whole, which waits in the folder of the finished layers.
+QuantizeReport quantize_layers(const OpContext& ctx, const QuantizeOptions& options,
+                               const FinishedLayers& done) {
   const bool calibrates = options.recipe.needs_calibration();
-  LADDER_CHECK(!calibrates || !options.texts.empty(),
-               "the recipe needs texts for calibration, there are none");
   const DecoderSpec spec = load_decoder_spec(options.model);
   const Checkpoint checkpoint(options.model);
   std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
   assign_stages(options.recipe, linears);
-
-  const std::filesystem::path partial = options.output.string() + ".partial";
-  const FinishedLayers done(partial, quantize_key(options));
-  if (done.started_over() && options.say)
-    options.say(fmt::format("{}: of another model, recipe or text: starting over", partial.string()));
-
-  if (options.say && std::ranges::any_of(options.recipe.stages, has_group_order))
-    options.say(
-        "actorder group: compressed-tensors from 0.19 on, and with it transformers, refuse to read it; weight is as good, and all read it");
 
   QuantizeReport report;
   report.bytes_before = checkpoint.nbytes();
@@ -341,10 +314,44 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
       options.say("lm_head: was the embedding's table, which stays as it is: it is stored beside it");
   }
 
-  const std::filesystem::path unfinished = partial / "result";
+  const std::filesystem::path unfinished = done.folder() / "result";
   std::filesystem::remove_all(unfinished);
   write_result(unfinished, options, checkpoint, done, linears, report);
   std::filesystem::rename(unfinished, options.output);
+  return report;
+}
+
+}  // namespace
+
+QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
+  // A link to nothing is there too: the finished folder could not take its place.
+  LADDER_CHECK(!std::filesystem::exists(std::filesystem::symlink_status(options.output)),
+               "{}: is there already, expected a new folder", options.output.string());
+  LADDER_CHECK(!options.recipe.needs_calibration() || !options.texts.empty(),
+               "the recipe needs texts for calibration, there are none");
+  {
+    const DecoderSpec spec = load_decoder_spec(options.model);
+    const Checkpoint checkpoint(options.model);
+    std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
+    assign_stages(options.recipe, linears);
+  }
+
+  const std::filesystem::path partial = options.output.string() + ".partial";
+  const FinishedLayers done(partial, quantize_key(options));
+  if (done.started_over() && options.say)
+    options.say(fmt::format("{}: of another model, recipe or text: starting over", partial.string()));
+
+  if (options.say && std::ranges::any_of(options.recipe.stages, has_group_order))
+    options.say(
+        "actorder group: compressed-tensors from 0.19 on, and with it transformers, refuse to read it; weight is as good, and all read it");
+
+  QuantizeOptions of_model = options;
+  if (options.recipe.rotation) {
+    of_model.model = partial / "rotated";
+    std::filesystem::remove_all(of_model.model);
+    write_rotated_model(options.model, of_model.model, *options.recipe.rotation);
+  }
+  const QuantizeReport report = quantize_layers(ctx, of_model, done);
   std::filesystem::remove_all(partial);
   return report;
 }

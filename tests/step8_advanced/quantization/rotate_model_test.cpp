@@ -124,8 +124,12 @@ TEST(Task8_5_Rotation, ARecipeWithFourBitsOnBothSidesIsNearerRotated) {
             "input_activations": {{"num_bits": 4, "type": "int", "strategy": "token", "dynamic": true}}}}}}]{}}})",
                                               rotation),
                                   "recipe.json", DType::f32);
+    // Somebody's, whatever it is called.
+    std::filesystem::create_directory(options.output.string() + ".rotated");
+    testing::write_file(options.output.string() + ".rotated/mine", "text");
     quantize({}, options);
-    EXPECT_FALSE(std::filesystem::exists(options.output.string() + ".rotated"));
+    EXPECT_TRUE(std::filesystem::exists(options.output.string() + ".rotated/mine"));
+    EXPECT_FALSE(std::filesystem::exists(options.output.string() + ".partial"));
     return divergence(options.output, with_outliers);
   };
   const double plain = quantized("plain", ""),
