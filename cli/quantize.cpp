@@ -88,7 +88,7 @@ void say_estimate(const QuantizeOptions& options, const DecoderSpec& spec) {
                   estimate.operations > 0 ? fmt::format(" and {}", format_seconds(seconds)) : ""));
 }
 
-// One row per kind of linear: the worst layer is what a reader looks for.
+// A row per linear, in the order of the layers.
 std::string error_table(const QuantizeReport& report) {
   std::vector<std::vector<std::string>> rows = {{"linear", "method", "scheme", "relative error"}};
   for (const LinearReport& one : report.linears) {

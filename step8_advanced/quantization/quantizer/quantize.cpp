@@ -12,6 +12,7 @@
 #include "step8_advanced/quantization/config/quantization_config.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 #include "step8_advanced/quantization/quantizer/calibrate_kv.h"
+#include "step8_advanced/quantization/quantizer/check_weights.h"
 #include "step8_advanced/quantization/quantizer/copy_files.h"
 #include "step8_advanced/quantization/quantizer/finished_layers.h"
 #include "step8_advanced/quantization/quantizer/rotate_model.h"
@@ -334,6 +335,7 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
     const Checkpoint checkpoint(options.model);
     std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
     assign_stages(options.recipe, linears);
+    check_weights(checkpoint, spec);
   }
 
   const std::filesystem::path partial = options.output.string() + ".partial";

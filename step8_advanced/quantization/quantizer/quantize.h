@@ -46,7 +46,7 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
 // The key of a run: the model's bytes, the recipe, the texts. Reads every byte of the checkpoint once.
 std::string quantize_key(const QuantizeOptions& options);
 
-// Error: see recipe.h, quantize_layer.h and safetensors_writer.h; `output` is there; no texts where the recipe needs
+// Error: see recipe.h, check_weights.h, quantize_layer.h and safetensors_writer.h; `output` is there; no texts where the recipe needs
 // some. What is finished stays in OUT.partial, a rotated model too, and the same call goes on from there and writes the same bytes.
 QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options);
 

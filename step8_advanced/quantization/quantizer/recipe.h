@@ -109,7 +109,7 @@ struct LinearStages {
 LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear);
 
 // All linears of the model's layers, those of one layer together and in the order of their part in the layer's, and the head behind
-// them. Error: weights that are no floats (a checkpoint that is quantized already).
+// them. Error: the checkpoint is quantized already.
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec);
 
 // The checkpoint's tensor that a linear multiplies by: "<name>.weight", or the embedding's of a head that is tied to it.

@@ -14,6 +14,7 @@
 #include "step8_advanced/quantization/algorithms/hessian.h"
 #include "step8_advanced/quantization/algorithms/sparse.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
+#include "step8_advanced/quantization/quantizer/check_weights.h"
 #include "step8_advanced/quantization/quantizer/copy_files.h"
 #include "step8_advanced/quantization/quantizer/evaluate.h"
 #include "step8_advanced/quantization/quantizer/finished_layers.h"
@@ -28,6 +29,7 @@
 namespace ladder {
 namespace {
 
+using ::testing::AllOf;
 using testing::divergence;
 using ::testing::HasSubstr;
 using testing::kW4Channel;
@@ -259,6 +261,70 @@ TEST(Task8_5_Quantize, AQuantizedModelIsRefused) {
   QuantizeOptions again = options_of(folder / "again", recipe("rtn", "\"W8A16\""));
   again.model = folder / "out";
   EXPECT_THAT(error_of([&] { quantize({}, again); }), HasSubstr("quantized already"));
+}
+
+// As a loader would refuse it, and before anything is written, also where the recipe looks at weights alone.
+TEST(Task8_5_Quantize, WeightsThatDoNotFitTheConfigAreRefused) {
+  TemporaryFolder folder;
+  const std::string down = "model.layers.1.mlp.down_proj.weight";
+  const std::filesystem::path golden = small_options_of("", recipe("rtn", kW4Channel)).model;
+  const auto refusal = [&](const std::string& method,
+                           const std::function<void(std::vector<NamedTensor>&, NamedTensor&)>& damage) {
+    const Checkpoint checkpoint(golden);
+    std::vector<NamedTensor> tensors;
+    for (const Checkpoint::Entry& entry : checkpoint.entries())
+      tensors.push_back({entry.info->name, entry.tensor()});
+    damage(tensors, *std::ranges::find(tensors, down, &NamedTensor::name));
+    const std::filesystem::path model = folder / "model";
+    std::filesystem::create_directories(model);
+    write_checkpoint(model, tensors);
+    testing::write_file(model / "config.json", read_text_file(golden / "config.json"));
+    QuantizeOptions options = small_options_of(folder / "out", recipe(method, kW4Channel));
+    options.model = model;
+    const std::string error = error_of([&] { quantize({}, options); });
+    EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+    EXPECT_FALSE(std::filesystem::exists(folder / "out.partial"));
+    return error;
+  };
+  for (const char* method : {"rtn", "gptq"}) {
+    EXPECT_THAT(refusal(method,
+                        [&](auto& all, NamedTensor&) {
+                          std::erase_if(all, [&](auto& one) { return one.name == down; });
+                        }),
+                HasSubstr("1 missing: \"" + down));
+    EXPECT_THAT(refusal(method,
+                        [](auto& all, NamedTensor& one) {
+                          const NamedTensor more = {one.name.substr(0, one.name.rfind('.')) + ".bias",
+                                                    one.tensor.narrow(1, 0, 1).clone()};
+                          all.push_back(more);
+                        }),
+                HasSubstr("1 unexpected: \"model.layers.1.mlp.down_proj.bias"));
+    EXPECT_THAT(refusal(method, [](auto&, NamedTensor& one) { one.tensor = one.tensor.narrow(0, 0, 40); }),
+                AllOf(HasSubstr(down), HasSubstr("expected shape [48, 96], found f32[40, 96]")));
+    // Rows of q are a part of what q, k and v have together.
+    EXPECT_THAT(refusal(method,
+                        [](auto& all, NamedTensor&) {
+                          NamedTensor& q = *std::ranges::find(all, "model.layers.1.self_attn.q_proj.weight",
+                                                              &NamedTensor::name);
+                          q.tensor = q.tensor.narrow(0, 0, 4);
+                        }),
+                HasSubstr("model.layers.1.self_attn.q_proj.weight"));
+    EXPECT_THAT(
+        refusal(method,
+                [](auto&, NamedTensor& one) { one.tensor = Tensor::zeros(one.tensor.shape(), DType::i8); }),
+        AllOf(HasSubstr(down), HasSubstr("has the dtype i8")));
+  }
+}
+
+// Every kind of layer that a family has: biases, experts, learned positions, projections around the layers, a tied head that is stored.
+TEST(Task8_5_Quantize, WeightsThatFitTheConfigAreNotRefused) {
+  for (const char* name :
+       {"llama_biases", "llama_one_kv_head", "mixtral_sharded_bf16", "opt_gelu_no_bias", "opt_post_norm_f16",
+        "opt_pre_norm", "phimoe_short", "qwen2_bias", "qwen2_moe_shared", "qwen2_moe_some_layers",
+        "qwen3_moe_new_keys", "qwen3_odd_sizes", "qwen3_tied_head_stored_bf16", "qwen3_untied"}) {
+    const std::filesystem::path model = testing::source_folder() / "tests" / "goldens" / name;
+    EXPECT_NO_THROW(check_weights(Checkpoint(model), load_decoder_spec(model))) << name;
+  }
 }
 
 // Each linear's error is taken on what comes out of the quantized ones before it.
