@@ -120,6 +120,9 @@ std::vector<ClusterSums> evaluate(const OpContext& ctx, Model& model, Model* bas
     ClusterSums& sums = clusters.back();
     sums.tokens += predicted;
     for (const RowScore& score : scores) {
+      LADDER_CHECK(!std::isnan(score.nll), "the model's logits hold NaN or infinity: it has no perplexity");
+      LADDER_CHECK(!std::isnan(score.base_nll),
+                   "the base's logits hold NaN or infinity: there is no distance from it");
       sums.nll += score.nll;
       sums.base_nll += score.base_nll;
       sums.kl += score.kl;

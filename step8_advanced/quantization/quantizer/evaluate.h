@@ -48,7 +48,8 @@ struct RowScore {
 RowScore score_row(std::span<const float> logits, std::span<const float> base, int32_t token);
 
 // Sums per cluster, in the order of the windows. `base` may be nullptr; both models take the same token ids. The LM head runs
-// over a few rows at a time. `progress` may be empty: windows done, of all.
+// over a few rows at a time. `progress` may be empty: windows done, of all. Error: logits of one of them are NaN, or infinite and no
+// probabilities.
 std::vector<ClusterSums> evaluate(const OpContext& ctx, Model& model, Model* base,
                                   std::span<const TextWindow> windows,
                                   const std::function<void(int64_t done, int64_t total)>& progress);

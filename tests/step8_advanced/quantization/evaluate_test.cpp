@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "step1_layers/core/error.h"
@@ -196,6 +197,24 @@ TEST(Task8_5_Eval, AModelIsNoDistanceFromItself) {
     EXPECT_EQ(sums.same_top, sums.tokens);
     EXPECT_EQ(sums.nll, sums.base_nll);
   }
+}
+
+TEST(Task8_5_Eval, AModelWithoutNumbersHasNoPerplexity) {
+  TemporaryFolder folder;
+  write_other_model(folder, std::numeric_limits<float>::quiet_NaN());
+  const auto broken = load(folder.path()), model = load(golden());
+  const std::vector<TextWindow> windows = cut_windows(random_texts(2, 20, 4), 16);
+  const auto refusal = [&](Model& one, Model* base) -> std::string {
+    try {
+      evaluate({}, one, base, windows, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(refusal(*broken, nullptr), HasSubstr("the model's logits hold NaN"));
+  EXPECT_THAT(refusal(*broken, model.get()), HasSubstr("the model's logits hold NaN"));
+  EXPECT_THAT(refusal(*model, broken.get()), HasSubstr("the base's logits hold NaN"));
 }
 
 TEST(Task8_5_Eval, ADistanceIsThatOfTheBaseToTheModel) {
