@@ -336,6 +336,7 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
     std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
     assign_stages(options.recipe, linears);
     check_weights(checkpoint, spec);
+    if (options.recipe.rotation) check_can_be_rotated(options.model, spec);
   }
 
   const std::filesystem::path partial = options.output.string() + ".partial";

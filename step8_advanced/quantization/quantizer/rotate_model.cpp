@@ -85,8 +85,6 @@ void rotate_layer(const WatchedLayer& layer, const std::vector<std::unique_ptr<W
                   Rotated& rotated) {
   for (const auto& linear : linears) {
     const WatchedNorm* norm = layer.norm_before(*linear);
-    LADDER_CHECK(norm != nullptr || !linear->has_bias,
-                 "{}: a bias that is added to rotated hidden states, expected none", linear->name);
     for (const WatchedPart& part : linear->parts) {
       if (norm != nullptr)
         rotated.add_reader(part.name + ".weight", part.weight, norm->gain);
@@ -104,13 +102,20 @@ void rotate_layer(const WatchedLayer& layer, const std::vector<std::unique_ptr<W
 
 }  // namespace
 
-void write_rotated_model(const std::filesystem::path& model, const std::filesystem::path& output,
-                         uint64_t seed) {
-  const DecoderSpec spec = load_decoder_spec(model);
+void check_can_be_rotated(const std::filesystem::path& model, const DecoderSpec& spec) {
   LADDER_CHECK(
       spec.norm == NormKind::rms_norm && !spec.post_norm && spec.embedding_width() == spec.hidden_size,
       "{}: rotated are models with RMSNorm in front of attention and MLP, and embeddings of the hidden size",
       model.string());
+  LADDER_CHECK(!spec.o_bias && !spec.mlp_bias,
+               "{}: a bias that is added to rotated hidden states, expected none", model.string());
+  HadamardRotation(spec.hidden_size, 0);
+}
+
+void write_rotated_model(const std::filesystem::path& model, const std::filesystem::path& output,
+                         uint64_t seed) {
+  const DecoderSpec spec = load_decoder_spec(model);
+  check_can_be_rotated(model, spec);
   const ModelFamily& family = family_of(spec.architecture);
   const Checkpoint checkpoint(model);
   Rotated rotated(checkpoint, spec.hidden_size, seed);

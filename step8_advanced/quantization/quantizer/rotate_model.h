@@ -14,11 +14,16 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "step2_model/decoder/decoder_spec.h"
+
 namespace ladder {
 
+// Error: a model whose norms have biases or stand behind the additions, biases of o or down, an embedding of another width, or a hidden
+// size that HadamardRotation has not.
+void check_can_be_rotated(const std::filesystem::path& model, const DecoderSpec& spec);
+
 // Writes the folder: weights in the checkpoint's dtype, each rounded once, the head a tensor of its own. The model's linears are in memory in f32
-// meanwhile. Error: a model whose norms have biases or stand
-// behind the additions, biases of o or down, an embedding of another width, or a hidden size that HadamardRotation has not.
+// meanwhile. Error: as check_can_be_rotated, before anything is written.
 void write_rotated_model(const std::filesystem::path& model, const std::filesystem::path& output,
                          uint64_t seed);
 

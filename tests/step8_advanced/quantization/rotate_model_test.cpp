@@ -75,6 +75,18 @@ TEST(Task8_5_Rotation, WhatCannotBeRotatedIsRefused) {
   EXPECT_THAT(refusal("opt_pre_norm"), HasSubstr("RMSNorm"));
   EXPECT_THAT(refusal("llama_biases"), HasSubstr("bias"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "opt_pre_norm"));
+  for (const char* model : {"opt_pre_norm", "llama_biases", "qwen3_odd_sizes"}) {
+    QuantizeOptions options;
+    options.model = golden(model);
+    options.output = folder.path() / "out";
+    options.recipe =
+        parse_recipe(R"({"stages": [{"method": "rtn", "scheme": "W8A8"}], "rotation": {"kind": "hadamard"}})",
+                     "recipe.json", DType::f32);
+    EXPECT_THAT(error_of([&] { quantize({}, options); }),
+                ::testing::AnyOf(HasSubstr("RMSNorm"), HasSubstr("bias"), HasSubstr("size 60")))
+        << model;
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.partial")) << model;
+  }
 }
 
 // Two channels of all norms' outputs that are 64 times as large, as what reads them is smaller: the same function.
