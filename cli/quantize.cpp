@@ -181,7 +181,6 @@ void run_quantize(const QuantizeFlags& flags) {
   else
     LADDER_CHECK(flags.calibration.empty(),
                  "--calibration: this recipe looks at weights alone, expected none");
-  options.say = say;
   say_estimate(options, folder.spec);
 
   const auto start = std::chrono::steady_clock::now();
@@ -189,6 +188,10 @@ void run_quantize(const QuantizeFlags& flags) {
   {
     ProgressBar bar("quantizing", folder.spec.num_layers, "layers");
     options.progress = [&bar](int64_t done, int64_t) { bar.set(done); };
+    options.say = [&bar](const std::string& line) {
+      bar.clear();
+      say(line);
+    };
     report = quantize(ctx, options);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
