@@ -52,6 +52,9 @@ StoredLinear parse_scheme(const Json& scheme, const std::string& where) {
                json_brief(scheme));
   Json group = scheme;
   LADDER_CHECK(!group.contains("targets"), "{}: targets stand beside the scheme, not in it", where);
+  if (const Json weights = group.value("weights", Json::object()); weights.is_object())
+    LADDER_CHECK(weights.value("actorder", Json()).is_null(),
+                 "{}: actorder stands beside the scheme, not in it", where);
   group["targets"] = {"Linear"};
   // Any that its reader takes: how the scheme is stored follows from it, below.
   if (!group.contains("format")) group["format"] = format_that_reads(group);
@@ -174,18 +177,23 @@ class NamePattern {
   QuantizationConfig config_;
 };
 
-// Which linears one of the patterns names. Error: a pattern that names none, or, of targets, none but routers.
+// Which linears one of the patterns names; of smoothquant's targets those that read a norm. Error: a pattern that names none, or, of
+// targets, none but routers.
 std::vector<bool> named_by(const std::vector<std::string>& patterns, bool targets, const RecipeStage& stage,
                            std::span<const CheckpointLinear> linears) {
   const char* list = targets ? "target" : "ignore";
+  const bool of_norms = targets && stage.smooths();
   std::vector<bool> named(linears.size());
   for (const std::string& pattern : patterns) {
     const NamePattern one(pattern, fmt::format("{}: {}", stage.where, list));
     bool any = false;
     for (size_t i = 0; i < linears.size(); ++i)
       if (!(targets && linears[i].is_router) && !(linears[i].is_head && pattern == "Linear") &&
-          one.names(linears[i].name))
+          !(of_norms && !linears[i].reads_norm) && one.names(linears[i].name))
         named[i] = any = true;
+    LADDER_CHECK(any || !of_norms,
+                 "{}: {} {}: it names no linear that reads a norm, and smoothquant changes no other",
+                 stage.where, list, json_brief(Json(pattern)));
     LADDER_CHECK(any, "{}: {} {}: it names none of the {} linears; they are called as {} is", stage.where,
                  list, json_brief(Json(pattern)), linears.size(), linears.empty() ? "" : linears[0].name);
   }
@@ -310,6 +318,13 @@ int parts_per_expert(std::string_view linear) {
   return linear.ends_with(".experts.gate_up") ? 2 : linear.ends_with(".experts.down") ? 1 : 0;
 }
 
+int norm_before(std::string_view linear) {
+  if (linear.ends_with(".qkv_proj")) return 0;
+  for (const char* end : {".gate_up_proj", ".fc1", ".experts.gate_up"})
+    if (linear.ends_with(end)) return 1;
+  return -1;
+}
+
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec) {
   LADDER_CHECK(spec.quantization_config.empty(), "{}: quantized already, expected dense weights",
                checkpoint.directory().string());
@@ -324,12 +339,17 @@ std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const D
     const auto without = [&](const std::string& name) {
       return name.substr(0, name.size() - kWeight.size());
     };
+    // Loaders look for linears in the config by their whole names, whatever the file calls them.
+    LADDER_CHECK(entry.info->name.starts_with("model."),
+                 "{}: tensor {}: a bare model's name, expected it behind \"model.\"",
+                 checkpoint.directory().string(), json_brief(Json(entry.info->name)));
     CheckpointLinear linear;
     linear.name = without(entry.info->name);
     linear.linear = without(target->parameter);
     linear.part = target->part;
     linear.layer = target->layer;
     if (const int parts = parts_per_expert(linear.linear); parts > 0) linear.expert = linear.part / parts;
+    linear.reads_norm = !spec.post_norm && norm_before(linear.linear) >= 0;
     linear.n = entry.info->shape[0];
     linear.k = entry.info->shape[1];
     // Names of linears have room for scales; a matrix that is called by its name alone is read dense.
@@ -386,6 +406,9 @@ void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
   // Parts of one linear are stored alike.
   std::map<std::string, const CheckpointLinear*> first_parts;
   for (const CheckpointLinear& linear : linears) {
+    LADDER_CHECK(linear.smooth_stage < 0 || linear.is_rounded(),
+                 "{}: {} is smoothed and not rounded: expected a stage that rounds it",
+                 recipe.stages[static_cast<size_t>(linear.smooth_stage)].where, linear.name);
     const CheckpointLinear& first = *first_parts.emplace(linear.linear, &linear).first->second;
     LADDER_CHECK(first.stage == linear.stage && first.smooth_stage == linear.smooth_stage &&
                      first.prune_stage == linear.prune_stage,

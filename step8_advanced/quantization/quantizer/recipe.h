@@ -18,7 +18,7 @@
 //   ignore        [], the same; embedding and routers are never rounded
 //   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
 //   sparsegpt     damping, block_size; with a scheme actorder ("weight"; "none") and clipped_grids, as gptq
-//   smoothquant   smoothing_strength (0.5)
+//   smoothquant   smoothing_strength (0.5); of its targets those count whose input a norm gives: q, k, v, gate, up, fc1
 //
 // Beside the stages "kv_cache_scheme", compressed-tensors' arguments of 8 bits: each layer gets the scales k_scale and v_scale, for
 // engines whose cache has one scale a layer (strategy "tensor") or a head ("attn_head"). This one's cache does not use them.
@@ -82,6 +82,9 @@ Recipe recipe_of(std::string_view scheme, std::string_view method, DType checkpo
 // its parts are one expert's. 0: a linear of something else.
 int parts_per_expert(std::string_view linear);
 
+// Which of its layer's two norms gives a linear's input where norms stand in front: 0 attention's, 1 the MLP's; -1: neither.
+int norm_before(std::string_view linear);
+
 // A linear of a decoder layer, as the checkpoint has it; one part of a merged one.
 struct CheckpointLinear {
   std::string name;    // "model.layers.0.self_attn.q_proj"
@@ -90,7 +93,8 @@ struct CheckpointLinear {
   int64_t layer = 0;
   int64_t expert = -1;  // whose it is, by its number in the layer; -1: no expert's
   int64_t n = 0, k = 0;
-  bool is_router = false;  // it weighs experts, a shared one too: never rounded, whatever names it
+  bool reads_norm = false;  // smoothquant moves factors between a norm and what reads it
+  bool is_router = false;   // it weighs experts, a shared one too: never rounded, whatever names it
   bool is_head =
       false;       // "lm_head", whose layer is the one behind the last; a target names it, "Linear" does not
   int stage = -1;  // of the recipe, that rounds it; -1: none
@@ -109,15 +113,18 @@ struct LinearStages {
 LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear);
 
 // All linears of the model's layers, those of one layer together and in the order of their part in the layer's, and the head behind
-// them. Error: the checkpoint is quantized already.
+// them. Error: the checkpoint is quantized already, or has a bare
+// model's names, without "model.".
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec);
 
 // The checkpoint's tensor that a linear multiplies by: "<name>.weight", or the embedding's of a head that is tied to it.
 std::string weight_name(const CheckpointLinear& linear, const DecoderSpec& spec);
 
-// Sets `stage`, `smooth_stage` and `prune_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the
-// linears, a stage without one, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v; all
-// experts' gates and ups) that differ, experts with act-order `group` (each has an order of its own, and the parts share one), a head with a method that looks at its inputs, a group that does not divide k, fours that do not divide k or a group.
+// Sets `stage`, `smooth_stage` and `prune_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none
+// of the linears (of smoothquant's targets: none that reads a norm), a stage without one, a linear that two stages round or prune, that is
+// pruned after it was rounded, or smoothed and not rounded, parts of one merged linear (q, k, v; all experts' gates and ups) that differ,
+// experts with act-order `group` (each has an order of its own, and the parts share one), a head with a method that looks at its inputs, a
+// group that does not divide k, fours that do not divide k or a group.
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears);
 
 }  // namespace ladder

@@ -96,13 +96,6 @@ class LayerSmoother {
       : layer_(layer), recipe_(recipe), linears_(linears), texts_(texts), hidden_(hidden) {}
 
   std::vector<NamedTensor> run() {
-    for (const auto& linear : layer_.linears()) {
-      const CheckpointLinear& stages = stages_of(*linear, linears_);
-      const RecipeStage* smooth = smoothing_of(recipe_, stages);
-      LADDER_CHECK(smooth == nullptr || stages.is_rounded(),
-                   "{}: {} is smoothed and not rounded: expected a stage that rounds it", smooth->where,
-                   stages.name);
-    }
     for (const WatchedStep& step : layer_.steps()) {
       const WatchedNorm* norm = layer_.norm_before(*step[0]);
       if (norm == nullptr)

@@ -34,7 +34,7 @@ std::vector<InputSample> sample_inputs(WatchedLayer& layer, const WatchedStep& l
                                        std::span<const TokenIds> texts, std::span<const Tensor> hidden);
 
 // Smooths what the recipe says, in the layer's own weights, and returns the norms and routers that changed, as the checkpoint calls
-// and keeps them. Error: a linear that is smoothed and not rounded; linears behind one norm of which some are smoothed.
+// and keeps them. Error: linears behind one norm of which some are smoothed.
 std::vector<NamedTensor> smooth_layer(WatchedLayer& layer, const Recipe& recipe,
                                       std::span<const CheckpointLinear> linears,
                                       std::span<const TokenIds> texts, std::span<const Tensor> hidden);

@@ -148,11 +148,8 @@ std::vector<WatchedStep> WatchedLayer::steps() const {
 }
 
 const WatchedNorm* WatchedLayer::norm_before(const WatchedLinear& linear) const {
-  if (norms_.empty()) return nullptr;
-  if (linear.name.ends_with(".qkv_proj")) return &norms_[0];
-  for (const char* end : {".gate_up_proj", ".fc1", ".experts.gate_up"})
-    if (linear.name.ends_with(end)) return &norms_[1];
-  return nullptr;
+  const int norm = ladder::norm_before(linear.name);
+  return norms_.empty() || norm < 0 ? nullptr : &norms_[static_cast<size_t>(norm)];
 }
 
 Tensor WatchedLayer::run(const TokenIds& text, const Tensor& hidden) {

@@ -316,6 +316,21 @@ TEST(Task8_5_Quantize, WeightsThatDoNotFitTheConfigAreRefused) {
   }
 }
 
+// It loads; but a config that names its linears, as recipes of several schemes do, would name none of the loader's.
+TEST(Task8_5_Quantize, ABareModelIsRefused) {
+  TemporaryFolder folder;
+  QuantizeOptions options = small_options_of(folder / "out", recipe("rtn", kW4Channel));
+  const Checkpoint checkpoint(options.model);
+  std::vector<NamedTensor> tensors;
+  for (const Checkpoint::Entry& entry : checkpoint.entries())
+    tensors.push_back({entry.info->name.substr(std::string_view("model.").size()), entry.tensor()});
+  write_checkpoint(folder.path(), tensors);
+  testing::write_file(folder / "config.json", read_text_file(options.model / "config.json"));
+  options.model = folder.path();
+  EXPECT_THAT(error_of([&] { quantize({}, options); }),
+              AllOf(HasSubstr("tensor \"layers."), HasSubstr("expected it behind")));
+}
+
 // Every kind of layer that a family has: biases, experts, learned positions, projections around the layers, a tied head that is stored.
 TEST(Task8_5_Quantize, WeightsThatFitTheConfigAreNotRefused) {
   for (const char* name :

@@ -131,6 +131,10 @@ TEST(Task8_5_Recipe, MistakesAreNamed) {
   expect_refused(stage(R"("method": "gptq", "scheme": "FP8_DYNAMIC", "actorder": "group")"), "actorder");
   const std::string rows = R"({"weights": {"num_bits": 4, "strategy": "channel"}})";
   expect_refused(stage(R"("method": "gptq", "actorder": "group", "scheme": )" + rows), "in groups");
+  expect_refused(
+      stage(
+          R"("method": "gptq", "scheme": {"weights": {"num_bits": 4, "group_size": 32, "actorder": "group"}})"),
+      "actorder", "beside the scheme");
   expect_refused(stage(R"("method": "rtn", "scheme": "NVFP4")"), "NVFP4A16");
   expect_refused(stage(R"("method": "rtn", "scheme": {"weights": {"num_bits": 4, "bits": 4}})"), "bits");
   expect_refused(stage(R"("method": "rtn", "scheme": "W4A16", "targets": [])"), "targets");
@@ -168,6 +172,28 @@ TEST(Task8_5_Recipe, MistakesInPruningAreNamed) {
   expect_refused(
       stages(R"({"method": "sparsegpt", "scheme": {"weights": {"num_bits": 4, "group_size": 2}}})"),
       "groups of 2", "multiple of 4");
+}
+
+// It moves factors between a norm and what reads it: elsewhere it would do nothing and say nothing (llm-compressor's pull request 2422).
+TEST(Task8_5_Recipe, SmoothingThatChangesNothingIsRefused) {
+  const auto stages = [](const std::string& targets, const std::string& ignore) {
+    return fmt::format(R"({{"stages": [{{"method": "smoothquant", "targets": [{}]}},
+                                       {{"method": "rtn", "scheme": "W8A8", "ignore": [{}]}}]}})",
+                       targets, ignore);
+  };
+  for (const CheckpointLinear& linear : assigned(stages(R"("Linear")", R"("re:.*down_proj")")))
+    EXPECT_EQ(linear.smooth_stage == 0,
+              !linear.is_head && !linear.name.ends_with("down_proj") && !linear.name.ends_with("o_proj"))
+        << linear.name;
+  expect_refused(stages(R"("re:.*down_proj")", ""), "re:.*down_proj", "reads a norm");
+  expect_refused(stages(R"("re:.*mlp.*", "re:.*o_proj")", ""), "re:.*o_proj", "reads a norm");
+  expect_refused(stages(R"("Linear")", R"("re:.*layers.7.mlp.*")"), "model.layers.7.mlp.gate_proj",
+                 "not rounded");
+  const std::filesystem::path post_norm =
+      testing::source_folder() / "tests" / "goldens" / "opt_post_norm_f16";
+  std::vector<CheckpointLinear> linears = find_linears(Checkpoint(post_norm), load_decoder_spec(post_norm));
+  EXPECT_THROW(assign_stages(parse_recipe(stages(R"("Linear")", ""), "recipe.json", DType::f16), linears),
+               Error);
 }
 
 TEST(Task8_5_Recipe, APatternThatNamesNothingIsRefused) {
