@@ -141,6 +141,9 @@ TEST(Task8_2_ToolVersions, HowTheCodesWereFoundIsNotAsked) {
     json["act_bits"] = 16;
     json["act_dynamic"] = true;
     json["super_bits"] = nullptr;
+    json["model_free"] = true;
+    json["dataset"] = "NeelNanda/pile-10k";
+    json["quant_block_list"] = {{"model.layers.0", "model.layers.1"}};
     json["hyb_act"] = false;
     EXPECT_EQ(of(json), expected) << name;
     Json other = json;
