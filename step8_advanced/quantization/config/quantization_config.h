@@ -71,6 +71,7 @@ class QuantizationConfig {
   const std::vector<std::string>& ignored() const { return ignored_; }
   const std::optional<StoredKvCache>& kv_cache() const { return kv_cache_; }
   const TwoOfFourTargets& two_of_four() const { return two_of_four_; }
+  const std::vector<std::string>& quantized_ends() const { return quantized_ends_; }
 
  private:
   // Of a target or an entry of the ignore list, 0: not at all.
