@@ -316,12 +316,13 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what,
                            std::span<const std::string> in_order) {
   refuse_unknown_keys(config,
                       {"quant_method", "packing_format", "extra_config", "bits", "group_size", "sym",
-                       "block_name_to_quantize", "lm_head", "quant_lm_head"},
+                       "block_name_to_quantize", "lm_head", "quant_lm_head", "backend"},
                       kAutoRoundKeys);
   refuse_unless_empty(config, "quant_lm_head", "a head in codes is not supported in this form");
   const std::string packing = lower_string(config, "packing_format", "");
-  const bool as_gptq = packing == "auto_round:auto_gptq";
-  LADDER_CHECK(as_gptq || packing == "auto_round:auto_awq",
+  // The shorter names are transformers'.
+  const bool as_gptq = packing == "auto_round:auto_gptq" || packing == "auto_round:gptq";
+  LADDER_CHECK(as_gptq || packing == "auto_round:auto_awq" || packing == "auto_round:awq",
                "{}: expected auto_round:auto_gptq or auto_round:auto_awq, found {}",
                config.name("packing_format"), json_brief(Json(packing)));
   Json same = config.json();

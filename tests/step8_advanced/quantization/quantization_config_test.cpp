@@ -526,6 +526,11 @@ TEST(Task8_2_Config, ReadsAutoRound) {
   const auto awq = of(parse(with(with(json, "packing_format", "auto_round:auto_awq"), "sym", false)), kQ);
   EXPECT_EQ(awq->format, StoredFormat::awq);
   EXPECT_FALSE(awq->scheme.weights.symmetric);
+  // As transformers saves a model again that it has loaded.
+  Json again = with(with(json, "backend", "auto"), "model_free", true);
+  EXPECT_EQ(of(parse(again), kQ), linear);
+  EXPECT_EQ(of(parse(with(again, "packing_format", "auto_round:gptq")), kQ), linear);
+  EXPECT_EQ(of(parse(with(with(again, "packing_format", "auto_round:awq"), "sym", false)), kQ), awq);
   EXPECT_THAT(refusal(with(json, "packing_format", "auto_round")), HasSubstr("packing_format"));
   EXPECT_THAT(refusal(with(json, "packing_format", nullptr)), HasSubstr("packing_format"));
   for (const char* name : {"re:model.layers.0.mlp", "Linear"})
