@@ -191,6 +191,36 @@ std::string exception_target(const std::string& module, const std::string& where
   return begins_anywhere ? "re:" + module : "re:.*(?:" + module + ")";
 }
 
+// The same as compressed-tensors says it: with another --format AutoRound writes that beside the same tensors. The head is dense.
+Json small_floats_of_auto_round(const ConfigObject& config) {
+  const std::string type = lower_string(config, "data_type", "");
+  const bool is_nvfp4 = type == "nv_fp";
+  LADDER_CHECK(is_nvfp4 || type == "mx_fp", "{}: expected mx_fp or nv_fp, found {}", config.name("data_type"),
+               json_brief(Json(type)));
+  const int64_t bits = config.integer("bits", 4, is_nvfp4 ? 4 : 8), size = is_nvfp4 ? 16 : 32;
+  config.integer("group_size", size, size);
+  Json numbers = {{"num_bits", bits},
+                  {"type", "float"},
+                  {"strategy", is_nvfp4 ? "tensor_group" : "group"},
+                  {"group_size", size},
+                  {"symmetric", config.boolean("sym", true)}};
+  Json group = {{"targets", {"Linear"}}, {"weights", numbers}};
+  if (config.integer("act_bits", 1, 64, kNotRounded) < kNotRounded) {
+    config.integer("act_bits", bits, bits);
+    config.integer("act_group_size", size, size);
+    const std::string_view wanted = is_nvfp4 ? "nv_fp4_with_static_gs" : "mx_fp";
+    LADDER_CHECK(lower_string(config, "act_data_type", "") == wanted && config.boolean("act_dynamic", true) &&
+                     config.boolean("act_sym", true),
+                 "{}: expected {}, dynamic and symmetric", config.name("act_data_type"), wanted);
+    numbers["dynamic"] = is_nvfp4 ? Json("local") : Json(true);
+    group["input_activations"] = numbers;
+  }
+  const char* format = is_nvfp4    ? "nvfp4-pack-quantized"
+                       : bits == 4 ? "mxfp4-pack-quantized"
+                                   : "mxfp8-quantized";
+  return {{"format", format}, {"config_groups", {{"group_0", group}}}, {"ignore", {kHead}}};
+}
+
 // AutoRound's words for what the others say too: whether they are the same.
 void check_fp8_of_auto_round(const ConfigObject& config, const QuantizationArgs& inputs) {
   config.integer("bits", 8, 8, 8);
@@ -310,7 +340,7 @@ ReadGroups read_awq(const ConfigObject& config) {
   return one_group(linear, std::move(dense), IgnoreRule::substring);
 }
 
-// AutoRound's own form is one of theirs, GPTQ's without g_idx; its list of exceptions leaves modules dense, or has other bits and groups
+// AutoRound's own form is one of theirs, GPTQ's without g_idx, or compressed-tensors' of small floats; its list of exceptions leaves modules dense, or has other bits and groups
 // of theirs. A name goes before a pattern, and of two patterns the first counts.
 ReadGroups read_auto_round(const ConfigObject& config, const std::string& what,
                            std::span<const std::string> in_order) {
@@ -322,14 +352,17 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what,
   const std::string packing = lower_string(config, "packing_format", "");
   // The shorter names are transformers'.
   const bool as_gptq = packing == "auto_round:auto_gptq" || packing == "auto_round:gptq";
-  LADDER_CHECK(as_gptq || packing == "auto_round:auto_awq" || packing == "auto_round:awq",
-               "{}: expected auto_round:auto_gptq or auto_round:auto_awq, found {}",
-               config.name("packing_format"), json_brief(Json(packing)));
+  const bool as_awq = packing == "auto_round:auto_awq" || packing == "auto_round:awq";
+  LADDER_CHECK(
+      as_gptq || as_awq || packing == "auto_round:llm_compressor",
+      "{}: expected auto_round:auto_gptq, auto_round:auto_awq or auto_round:llm_compressor, found {}",
+      config.name("packing_format"), json_brief(Json(packing)));
   Json same = config.json();
   for (const char* key : {"quant_method", "packing_format", "extra_config", "quant_lm_head"}) same.erase(key);
+  if (!as_gptq && !as_awq) same = small_floats_of_auto_round(config);
   const ConfigObject form(same, what);
-  ReadGroups read = as_gptq ? read_gptq(form, {}) : read_awq(form);
-  read.groups[0].linear.has_g_idx = !as_gptq;
+  ReadGroups read = as_gptq ? read_gptq(form, {}) : as_awq ? read_awq(form) : read_compressed_tensors(form);
+  if (as_gptq) read.groups[0].linear.has_g_idx = false;
   const Json* exceptions = config.find("extra_config");
   if (exceptions == nullptr) return read;
   LADDER_CHECK(exceptions->is_object(), "{}: expected an object of modules, found {}",

@@ -623,6 +623,41 @@ TEST(Task8_2_Config, ExceptionsOfAutoRoundAsItsUserWroteThem) {
   EXPECT_EQ(bits_of(R"("lm_head": {"bits": 8})", "lm_head"), 8);
 }
 
+// AutoRound's own words for MXFP4, MXFP8 and NVFP4 beside the tensors of compressed-tensors, as 0.16.1 saves them.
+TEST(Task8_2_Config, ReadsSmallFloatsOfAutoRound) {
+  const auto floats = [](int bits, int size, const char* type, const char* inputs) {
+    return Json{{"quant_method", "auto-round"},
+                {"packing_format", "auto_round:llm_compressor"},
+                {"bits", bits},
+                {"data_type", type},
+                {"group_size", size},
+                {"sym", true},
+                {"act_bits", bits},
+                {"act_data_type", inputs},
+                {"act_dynamic", true},
+                {"act_group_size", size},
+                {"act_sym", true},
+                {"extra_config", {{kDown, {{"bits", 16}, {"act_bits", 16}, {"data_type", "float"}}}}}};
+  };
+  const Json mxfp4 = floats(4, 32, "mx_fp", "mx_fp"), nvfp4 = floats(4, 16, "nv_fp", "nv_fp4_with_static_gs");
+  EXPECT_EQ(of(parse(mxfp4), kQ), stored_linear(preset_scheme("MXFP4"), ""));
+  EXPECT_EQ(of(parse(floats(8, 32, "mx_fp", "mx_fp")), kQ), stored_linear(preset_scheme("MXFP8"), ""));
+  EXPECT_EQ(of(parse(nvfp4), kQ), stored_linear(preset_scheme("NVFP4"), ""));
+  EXPECT_EQ(of(parse(with(mxfp4, "act_bits", 16)), kQ), stored_linear(preset_scheme("MXFP4A16"), ""));
+  EXPECT_EQ(of(parse(mxfp4), kDown), std::nullopt);
+  EXPECT_EQ(of(parse(mxfp4), "lm_head"), std::nullopt);
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"data_type", "mx_fp_rceil"},
+                                   {"bits", 6},
+                                   {"group_size", 16},
+                                   {"sym", false},
+                                   {"act_bits", 8},
+                                   {"act_group_size", 16},
+                                   {"act_data_type", "mx_fp_rceil"},
+                                   {"act_dynamic", false}})
+    EXPECT_NE(refusal(with(mxfp4, key, value)), "no error") << key;
+  EXPECT_THAT(refusal(with(mxfp4, "extra_config", {{kDown, {{"bits", 8}}}})), HasSubstr("auto_gptq"));
+}
+
 // AutoRound's fp8, as 0.16.1 saves it: beside DeepSeek's keys its own, which say the same.
 TEST(Task8_2_Config, ReadsFp8OfAutoRound) {
   const Json plain = {{"quant_method", "fp8"},
