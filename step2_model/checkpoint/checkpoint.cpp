@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kFileEnd = ".safetensors", kIndexEnd = ".safetensors.index.json";
 
 const std::string& name_of(const Checkpoint::Entry& entry) {
   return entry.info->name;
@@ -35,6 +36,25 @@ Json parse_index(std::string_view text, std::string_view what) {
   return index;
 }
 
+// model.safetensors, or else its index. Where there is neither, the only index or, without one, the only file of another name: AutoGPTQ calls
+// them gptq_model-4bit-128g.safetensors.
+std::filesystem::path find_weights(const std::filesystem::path& directory) {
+  for (const std::string_view name : {kSingleFile, kIndexFile})
+    if (std::filesystem::exists(directory / name)) return directory / name;
+  std::vector<std::filesystem::path> indices, files;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, unreadable)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(kIndexEnd)) indices.push_back(entry.path());
+    if (name.ends_with(kFileEnd)) files.push_back(entry.path());
+  }
+  const auto& found = indices.empty() ? files : indices;
+  LADDER_CHECK(!found.empty(), "{}: has neither {} nor {}", directory.string(), kSingleFile, kIndexFile);
+  LADDER_CHECK(found.size() == 1, "{}: has neither {} nor {}, and of other names {}: expected one",
+               directory.string(), kSingleFile, kIndexFile, found.size());
+  return found[0];
+}
+
 std::vector<std::string> shard_names(const Json& index) {
   std::vector<std::string> names;
   for (const auto& [tensor, file] : index["weight_map"].items()) names.push_back(file.get<std::string>());
@@ -51,15 +71,13 @@ std::vector<std::string> parse_safetensors_index(std::string_view text, std::str
 
 // >>> task 2.2: open the files of a checkpoint and make one table of their tensors
 Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
-  const auto single = directory / kSingleFile, index_path = directory / kIndexFile;
-  const std::string what = index_path.string();
+  const std::filesystem::path weights = find_weights(directory);
+  const std::string what = weights.string();
   Json index;
-  if (std::filesystem::exists(single)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(single));
+  if (weights.extension() == kFileEnd) {
+    files_.push_back(std::make_unique<SafetensorsFile>(weights));
   } else {
-    LADDER_CHECK(std::filesystem::exists(index_path), "{}: has neither {} nor {}", directory.string(),
-                 kSingleFile, kIndexFile);
-    index = parse_index(read_text_file(index_path), what);
+    index = parse_index(read_text_file(weights), what);
     for (const std::string& name : shard_names(index)) {
       LADDER_CHECK(std::filesystem::exists(directory / name), "{}: weight_map names {}, which is not there",
                    what, printable(name));

@@ -1,6 +1,7 @@
 #pragma once
 // Task 2.2: the safetensors of a checkpoint folder: model.safetensors, or the shards that
-// model.safetensors.index.json lists as {"weight_map": {"tensor name": "file name", ...}}.
+// model.safetensors.index.json lists as {"weight_map": {"tensor name": "file name", ...}}; where there is neither, the only file or index of
+// another name (gptq_model-4bit-128g.safetensors).
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,7 @@ class Checkpoint {
     Tensor tensor() const { return file->tensor(*info); }
   };
 
-  // Maps every file of the folder; with both forms present the single file counts. Error: neither is there, a
+  // Maps every file of the folder; with both forms present the single file counts. Error: none is there, several of other names, a
   // shard is not there or its name leads out of the folder, a tensor lies in two shards, a shard does not
   // hold what the index says it holds; and all that SafetensorsFile refuses.
   explicit Checkpoint(const std::filesystem::path& directory);

@@ -72,14 +72,15 @@ std::vector<int64_t> read_token_ids(const ConfigObject& config, const std::strin
   return ids;
 }
 
-// compression_config is an older name of it. Whether there is a linear method for it, load_model says.
-std::string read_quantization_config(const ConfigObject& config) {
+// compression_config is an older name of it. Whether there is a linear method for it, load_model says. Its members stay in their order, which
+// rules for single linears may have a meaning for.
+std::string read_quantization_config(const ConfigObject& config, std::string_view text) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const Json* value = config.find(key);
     if (value == nullptr || *value == false || value->empty()) continue;
     LADDER_CHECK(value->is_object(), "{}: expected an object, found {}", config.name(key),
                  json_brief(*value));
-    return value->dump();
+    return parse_ordered_json(text, config.name(key)).at(key).dump();
   }
   return {};
 }
@@ -102,7 +103,8 @@ std::string read_beside(std::string_view text, const std::string& what, const Co
       beside.within_quantization ? json_at(root, "quantization", file.name("quantization")) : root;
   LADDER_CHECK(quantization.is_object(), "{}: expected an object, found {}", file.name("quantization"),
                json_brief(quantization));
-  Json config = quantization;
+  const OrderedJson in_order = parse_ordered_json(text, what);
+  OrderedJson config = beside.within_quantization ? in_order.at("quantization") : in_order;
   if (beside.within_quantization || !file.has("quant_method")) config["quant_method"] = beside.method;
   return config.dump();
 }
@@ -129,7 +131,7 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   spec.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   spec.activation = read_activation(config, family);
   spec.checkpoint_dtype = read_dtype(config);
-  spec.quantization_config = read_quantization_config(config);
+  spec.quantization_config = read_quantization_config(config, config_text);
   refuse_unsupported_keys(config, spec.num_layers, family.has_experts);
   family.read_config(config, spec);
   LADDER_CHECK(spec.experts.num_experts * spec.experts.intermediate_size <= kMaxExpertWidths,

@@ -403,6 +403,11 @@ TEST(Task2_1_Config, KeepsTheQuantizationConfig) {
     for (const Json& none : {Json(nullptr), Json(false), Json::object()})
       EXPECT_EQ(parse(with(qwen3(), key, none)).quantization_config, "");
     EXPECT_THAT(error_of(with(qwen3(), key, "fp8")), HasSubstr(std::string("config.json: ") + key));
+    const std::string in_order = R"({"z":{},"a":{"y":1,"b":2}})";
+    std::string text = with(qwen3(), key, "here").dump();
+    text.replace(text.find("\"here\""), 6, in_order);
+    EXPECT_EQ(parse_decoder_spec(text, "config.json", "", "generation_config.json").quantization_config,
+              in_order);
   }
 }
 

@@ -261,6 +261,28 @@ TEST(Task2_2_Checkpoint, FollowsLinksAsDownloadCachesMakeThem) {
   EXPECT_NE(Checkpoint(folder / "snapshot").find("a"), nullptr);
 }
 
+// AutoGPTQ names files by bits and group size.
+TEST(Task2_2_Checkpoint, FilesMayHaveAnotherName) {
+  TemporaryFolder one, shards;
+  EXPECT_THAT(error_of([&] { Checkpoint checkpoint(one.path()); }), HasSubstr("model.safetensors"));
+  write_safetensors(one / "gptq_model-4bit-128g.safetensors", {{"a", numbers({3})}});
+  EXPECT_NE(Checkpoint(one.path()).find("a"), nullptr);
+  write_safetensors(one / "other.safetensors", {{"b", numbers({3})}});
+  EXPECT_THAT(error_of([&] { Checkpoint checkpoint(one.path()); }),
+              ::testing::AllOf(HasSubstr("model.safetensors"), HasSubstr("2")));
+  write_safetensors(one / "model.safetensors", {{"c", numbers({3})}});
+  EXPECT_NE(Checkpoint(one.path()).find("c"), nullptr);
+  EXPECT_EQ(Checkpoint(one.path()).find("a"), nullptr);
+
+  write_safetensors(shards / "g-00001-of-00001.safetensors", {{"a", numbers({3})}});
+  write_file(shards / "g.safetensors.index.json", R"({"weight_map":{"b":"g-00001-of-00001.safetensors"}})");
+  EXPECT_THAT(error_of([&] { Checkpoint checkpoint(shards.path()); }),
+              ::testing::AllOf(HasSubstr("g.safetensors.index.json"), HasSubstr("\"b\"")))
+      << "an index goes before a file, and is compared with it";
+  write_file(shards / "g.safetensors.index.json", R"({"weight_map":{"a":"g-00001-of-00001.safetensors"}})");
+  EXPECT_NE(Checkpoint(shards.path()).find("a"), nullptr);
+}
+
 std::string error_of_index(const std::string& index) {
   TemporaryFolder folder;
   write_safetensors(folder / "one.safetensors", {{"a", numbers({3})}, {"b", numbers({3})}});

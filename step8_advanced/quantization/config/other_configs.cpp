@@ -9,6 +9,7 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kMaxGroup = 1 << 20;
+constexpr std::string_view kHead = "lm_head";
 
 // A group of -1 columns is a whole row.
 void set_group(const ConfigObject& config, const std::string& key, int64_t default_value,
@@ -24,7 +25,7 @@ ReadGroups one_group(const StoredLinear& linear, std::vector<std::string> ignore
 }
 
 // These programs leave the routers as they are, whether the list says so or not, and the head unless "lm_head" is true, which only
-// GPTQ's know.
+// GPTQ's know; AutoRound's own form names it among the exceptions.
 std::vector<std::string> dense_modules(const ConfigObject& config, const std::string& key) {
   std::vector<std::string> names = string_list(config, key);
   for (const char* name : {"mlp.gate", "block_sparse_moe.gate", "mlp.shared_expert_gate"})
@@ -45,6 +46,9 @@ std::string either(const ConfigObject& config, const std::string& name, const st
 // did not round activations, and in fp8 (check_fp8_of_auto_round).
 constexpr std::string_view kAutoRoundKeys[] = {"provider",
                                                "autoround_version",
+                                               "model_free",
+                                               "dataset",
+                                               "quant_block_list",
                                                "data_type",
                                                "scale_dtype",
                                                "iters",
@@ -149,14 +153,16 @@ std::vector<std::string> quantized_ends(const ConfigObject& config) {
 }
 
 // GPTQModel's "dynamic": {"-:PATTERN": {}} leaves modules dense, {"+:PATTERN": {"bits": 8}}, or without "+:", says what is different of
-// theirs. Patterns begin where the name does, as those of targets. (The first rule that fits counts there; here those that fit
-// must say the same.)
-void add_dynamic_rules(const ConfigObject& config, const StoredLinear& of_all, ReadGroups& read) {
+// theirs. Patterns begin where the name does, as those of targets, and the first that fits counts.
+void add_dynamic_rules(const ConfigObject& config, std::span<const std::string> in_order,
+                       const StoredLinear& of_all, ReadGroups& read) {
   const Json* rules = config.find("dynamic");
   if (rules == nullptr || *rules == false) return;
   LADDER_CHECK(rules->is_object(), "{}: expected an object of patterns, found {}", config.name("dynamic"),
                json_brief(*rules));
-  for (const auto& [pattern, different] : rules->items()) {
+  read.first_counts = true;
+  for (const std::string& pattern : in_order) {
+    const Json& different = rules->at(pattern);
     const bool leaves_out = pattern.starts_with("-:");
     const std::string target = "re:" + pattern.substr(leaves_out || pattern.starts_with("+:") ? 2 : 0);
     const std::string what = fmt::format("{}: {}", config.name("dynamic"), json_brief(Json(pattern)));
@@ -172,16 +178,47 @@ void add_dynamic_rules(const ConfigObject& config, const StoredLinear& of_all, R
   }
 }
 
-// What names an exception of AutoRound's: a module's whole name, or a pattern, which has characters that no name has, looked for anywhere in
-// a name.
+// What names an exception of AutoRound's: a linear's whole name, which begins with "model." but for the head's, or a pattern, looked for
+// anywhere in a name: what its user wrote ("down_proj") is one too, and is written down as it is without a calibration ("model_free").
 std::string exception_target(const std::string& module, const std::string& where) {
   const bool is_class = !module.empty() && module[0] >= 'A' && module[0] <= 'Z';
   LADDER_CHECK(!is_class && !module.starts_with("re:"),
                "{}: expected a module's name or a pattern, a class is not supported", where);
-  if (module.find_first_of("*+?()[]|^$\\") == std::string::npos) return module;
+  const bool is_plain = module.find_first_of("*+?()[]|^$\\") == std::string::npos;
+  if (is_plain && (module.starts_with("model.") || module == kHead)) return module;
   // Those that it writes itself begin so, and need not be looked for at each place.
   const bool begins_anywhere = module.starts_with(".*") && module.find('|') == std::string::npos;
   return begins_anywhere ? "re:" + module : "re:.*(?:" + module + ")";
+}
+
+// The same as compressed-tensors says it: with another --format AutoRound writes that beside the same tensors. The head is dense.
+Json small_floats_of_auto_round(const ConfigObject& config) {
+  const std::string type = lower_string(config, "data_type", "");
+  const bool is_nvfp4 = type == "nv_fp";
+  LADDER_CHECK(is_nvfp4 || type == "mx_fp", "{}: expected mx_fp or nv_fp, found {}", config.name("data_type"),
+               json_brief(Json(type)));
+  const int64_t bits = config.integer("bits", 4, is_nvfp4 ? 4 : 8), size = is_nvfp4 ? 16 : 32;
+  config.integer("group_size", size, size);
+  Json numbers = {{"num_bits", bits},
+                  {"type", "float"},
+                  {"strategy", is_nvfp4 ? "tensor_group" : "group"},
+                  {"group_size", size},
+                  {"symmetric", config.boolean("sym", true)}};
+  Json group = {{"targets", {"Linear"}}, {"weights", numbers}};
+  if (config.integer("act_bits", 1, 64, kNotRounded) < kNotRounded) {
+    config.integer("act_bits", bits, bits);
+    config.integer("act_group_size", size, size);
+    const std::string_view wanted = is_nvfp4 ? "nv_fp4_with_static_gs" : "mx_fp";
+    LADDER_CHECK(lower_string(config, "act_data_type", "") == wanted && config.boolean("act_dynamic", true) &&
+                     config.boolean("act_sym", true),
+                 "{}: expected {}, dynamic and symmetric", config.name("act_data_type"), wanted);
+    numbers["dynamic"] = is_nvfp4 ? Json("local") : Json(true);
+    group["input_activations"] = numbers;
+  }
+  const char* format = is_nvfp4    ? "nvfp4-pack-quantized"
+                       : bits == 4 ? "mxfp4-pack-quantized"
+                                   : "mxfp8-quantized";
+  return {{"format", format}, {"config_groups", {{"group_0", group}}}, {"ignore", {kHead}}};
 }
 
 // AutoRound's words for what the others say too: whether they are the same.
@@ -204,7 +241,7 @@ void check_fp8_of_auto_round(const ConfigObject& config, const QuantizationArgs&
 
 }  // namespace
 
-ReadGroups read_gptq(const ConfigObject& config) {
+ReadGroups read_gptq(const ConfigObject& config, std::span<const std::string> in_order) {
   // From true_sequential on: how the file was made, or how others are to run it. Nothing of that is in the tensors.
   refuse_unknown_keys(config,
                       {"quant_method",
@@ -264,7 +301,7 @@ ReadGroups read_gptq(const ConfigObject& config) {
   linear.zeros_borrow = linear.zeros_are_one_less && is_of_gptqmodel(config);
   ReadGroups read = one_group(linear, dense_modules(config, "modules_to_not_convert"), IgnoreRule::module);
   read.quantized_ends = quantized_ends(config);
-  add_dynamic_rules(config, linear, read);
+  add_dynamic_rules(config, in_order, linear, read);
   return read;
 }
 
@@ -303,29 +340,36 @@ ReadGroups read_awq(const ConfigObject& config) {
   return one_group(linear, std::move(dense), IgnoreRule::substring);
 }
 
-// AutoRound's own form is one of theirs, GPTQ's without g_idx; its list of exceptions leaves modules dense, or has other bits and groups
-// of theirs. A name goes before a pattern. (Of two patterns the first counts there; here both must say the same.)
-ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) {
+// AutoRound's own form is one of theirs, GPTQ's without g_idx, or compressed-tensors' of small floats; its list of exceptions leaves modules dense, or has other bits and groups
+// of theirs. A name goes before a pattern, and of two patterns the first counts.
+ReadGroups read_auto_round(const ConfigObject& config, const std::string& what,
+                           std::span<const std::string> in_order) {
   refuse_unknown_keys(config,
                       {"quant_method", "packing_format", "extra_config", "bits", "group_size", "sym",
-                       "block_name_to_quantize", "lm_head", "quant_lm_head"},
+                       "block_name_to_quantize", "lm_head", "quant_lm_head", "backend"},
                       kAutoRoundKeys);
   refuse_unless_empty(config, "quant_lm_head", "a head in codes is not supported in this form");
   const std::string packing = lower_string(config, "packing_format", "");
-  const bool as_gptq = packing == "auto_round:auto_gptq";
-  LADDER_CHECK(as_gptq || packing == "auto_round:auto_awq",
-               "{}: expected auto_round:auto_gptq or auto_round:auto_awq, found {}",
-               config.name("packing_format"), json_brief(Json(packing)));
+  // The shorter names are transformers'.
+  const bool as_gptq = packing == "auto_round:auto_gptq" || packing == "auto_round:gptq";
+  const bool as_awq = packing == "auto_round:auto_awq" || packing == "auto_round:awq";
+  LADDER_CHECK(
+      as_gptq || as_awq || packing == "auto_round:llm_compressor",
+      "{}: expected auto_round:auto_gptq, auto_round:auto_awq or auto_round:llm_compressor, found {}",
+      config.name("packing_format"), json_brief(Json(packing)));
   Json same = config.json();
   for (const char* key : {"quant_method", "packing_format", "extra_config", "quant_lm_head"}) same.erase(key);
+  if (!as_gptq && !as_awq) same = small_floats_of_auto_round(config);
   const ConfigObject form(same, what);
-  ReadGroups read = as_gptq ? read_gptq(form) : read_awq(form);
-  read.groups[0].linear.has_g_idx = !as_gptq;
+  ReadGroups read = as_gptq ? read_gptq(form, {}) : as_awq ? read_awq(form) : read_compressed_tensors(form);
+  if (as_gptq) read.groups[0].linear.has_g_idx = false;
   const Json* exceptions = config.find("extra_config");
   if (exceptions == nullptr) return read;
   LADDER_CHECK(exceptions->is_object(), "{}: expected an object of modules, found {}",
                config.name("extra_config"), json_brief(*exceptions));
-  for (const auto& [module, different] : exceptions->items()) {
+  read.first_counts = true;
+  for (const std::string& module : in_order) {
+    const Json& different = exceptions->at(module);
     const std::string where = fmt::format("{}: {}", config.name("extra_config"), json_brief(Json(module)));
     const ConfigObject exception(different, where);
     const std::string target = exception_target(module, where);
@@ -338,6 +382,7 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) 
     refuse_unknown_keys(exception, {"bits", "group_size", "sym", "data_type"}, kAutoRoundKeys);
     check_common(exception, "gptq");
     read.groups.push_back({{target}, with_different(form, different, read.groups[0].linear, where)});
+    if (target == kHead) std::erase(read.ignored, kHead);
   }
   return read;
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kPattern = "re:";
 constexpr std::string_view kEveryLinear = "Linear";
 // Patterns are not trusted: this many, this long, and so many steps for one name.
-constexpr size_t kMaxPatterns = 256;
+constexpr size_t kMaxPatterns = 1024;
 constexpr size_t kMaxPatternBytes = 1024;
 constexpr int64_t kMaxSteps = 10'000;
 
@@ -85,6 +85,15 @@ std::string always_there(std::string_view pattern) {
   return longest;
 }
 
+// The keys of a member, if it is an object, as they stand in the file.
+std::vector<std::string> keys_in_order(std::string_view json, std::string_view what, const char* member) {
+  const OrderedJson root = parse_ordered_json(json, what);
+  std::vector<std::string> keys;
+  if (const auto found = root.find(member); found != root.end() && found->is_object())
+    for (const auto& [key, _] : found->items()) keys.push_back(key);
+  return keys;
+}
+
 }  // namespace
 
 void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known,
@@ -123,14 +132,15 @@ std::string lower_string(const ConfigObject& config, const std::string& key, std
 QuantizationConfig::QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
                                        std::vector<std::string> ignored, IgnoreRule ignore_rule,
                                        std::optional<StoredKvCache> kv_cache, TwoOfFourTargets two_of_four,
-                                       std::vector<std::string> quantized_ends)
+                                       std::vector<std::string> quantized_ends, bool first_counts)
     : what_(std::move(what)),
       groups_(std::move(groups)),
       ignored_(std::move(ignored)),
       ignore_rule_(ignore_rule),
       kv_cache_(kv_cache),
       two_of_four_(std::move(two_of_four)),
-      quantized_ends_(std::move(quantized_ends)) {
+      quantized_ends_(std::move(quantized_ends)),
+      first_counts_(first_counts) {
   const auto compile = [this](const std::string& target, std::string_view list) {
     const std::string name = fmt::format("{}: {} {}", what_, list, json_brief(Json(target)));
     if (!target.starts_with(kPattern) || patterns_.contains(target)) return;
@@ -165,11 +175,11 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
   if (method == "compressed-tensors")
     read = read_compressed_tensors(config);
   else if (method == "gptq")
-    read = read_gptq(config);
+    read = read_gptq(config, keys_in_order(json, what, "dynamic"));
   else if (method == "awq")
     read = read_awq(config);
   else if (method == "auto-round")
-    read = read_auto_round(config, std::string(what));
+    read = read_auto_round(config, std::string(what), keys_in_order(json, what, "extra_config"));
   else if (method == "fp8")
     read = read_fp8(config);
   else if (method == "modelopt")
@@ -179,7 +189,7 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
          config.name("quant_method"), json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
                             read.ignore_rule, read.kv_cache, std::move(read.two_of_four),
-                            std::move(read.quantized_ends));
+                            std::move(read.quantized_ends), read.first_counts);
 }
 
 std::optional<StoredLinear> QuantizationConfig::stored_part(const std::string& name) const {
@@ -233,7 +243,7 @@ std::optional<StoredLinear> QuantizationConfig::part(const std::string& name) co
   for (const QuantizationGroup& group : groups_)
     for (const std::string& target : group.targets) {
       const Match how = match(target, name);
-      if (how == Match::none || how < best) continue;
+      if (how == Match::none || how < best || (how == best && first_counts_)) continue;
       if (how > best) found.clear();
       best = how;
       found.emplace_back(&target, &group.linear);

@@ -51,11 +51,12 @@ enum class IgnoreRule : uint8_t {
 class QuantizationConfig {
  public:
   // quantized_ends: ends of names; of the layers' linears only those that end so are quantized, whatever the groups say. None: all.
+  // first_counts: of two targets as specific as each other the first group's counts; else they must say the same.
   // Error, beginning with `what`: a target that is none of the three kinds, or a pattern that is none.
   QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
                      std::vector<std::string> ignored, IgnoreRule ignore_rule = IgnoreRule::target,
                      std::optional<StoredKvCache> kv_cache = std::nullopt, TwoOfFourTargets two_of_four = {},
-                     std::vector<std::string> quantized_ends = {});
+                     std::vector<std::string> quantized_ends = {}, bool first_counts = false);
   // `json` is the object as text; `what` begins every message ("DIR/config.json: quantization_config"). Error: see above, and
   // where it is malformed.
   static QuantizationConfig parse(std::string_view json, std::string_view what);
@@ -70,6 +71,7 @@ class QuantizationConfig {
   const std::vector<std::string>& ignored() const { return ignored_; }
   const std::optional<StoredKvCache>& kv_cache() const { return kv_cache_; }
   const TwoOfFourTargets& two_of_four() const { return two_of_four_; }
+  const std::vector<std::string>& quantized_ends() const { return quantized_ends_; }
 
  private:
   // Of a target or an entry of the ignore list, 0: not at all.
@@ -87,6 +89,7 @@ class QuantizationConfig {
   std::optional<StoredKvCache> kv_cache_;
   TwoOfFourTargets two_of_four_;
   std::vector<std::string> quantized_ends_;
+  bool first_counts_;
   // A name that lacks `part` does not match: a config may have a pattern for each of 100 layers, and a model 36,000 linears.
   struct Pattern {
     std::shared_ptr<const Regex> regex;

@@ -17,12 +17,15 @@ struct ReadGroups {
   std::optional<StoredKvCache> kv_cache = std::nullopt;
   TwoOfFourTargets two_of_four = {};
   std::vector<std::string> quantized_ends = {};  // as QuantizationConfig has them
+  bool first_counts = false;                     // likewise
 };
 
 ReadGroups read_compressed_tensors(const ConfigObject& config);
-ReadGroups read_gptq(const ConfigObject& config);
+// in_order: the keys of "dynamic", or of "extra_config", in the order of the file.
+ReadGroups read_gptq(const ConfigObject& config, std::span<const std::string> in_order);
 ReadGroups read_awq(const ConfigObject& config);
-ReadGroups read_auto_round(const ConfigObject& config, const std::string& what);
+ReadGroups read_auto_round(const ConfigObject& config, const std::string& what,
+                           std::span<const std::string> in_order);
 ReadGroups read_fp8(const ConfigObject& config);
 ReadGroups read_modelopt(const ConfigObject& config, const std::string& what);
 

@@ -69,6 +69,8 @@ std::string words_of_linears(std::string_view quantization_config) {
   if (const std::vector<std::string>& sparse = config.two_of_four().targets; !sparse.empty())
     text += fmt::format("{}two of four weights ({})", text.empty() ? "" : "; ", words_of_targets(sparse));
   if (text.empty()) return "dense";
+  if (const std::vector<std::string>& ends = config.quantized_ends(); !ends.empty())
+    text += fmt::format("; only names that end in {}", words_of_targets(ends));
   return dense.empty() ? text : fmt::format("{}; dense ({})", text, words_of_targets(dense));
 }
 

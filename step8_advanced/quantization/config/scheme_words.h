@@ -11,7 +11,8 @@ namespace ladder {
 std::string words_of(const QuantizationArgs& args);
 
 // Of a whole quantization_config: its groups, and which linears each is for where there are several: "int4 in groups of 128 (re:.*mlp.*); int8,
-// a scale per row, inputs in int8, a scale per token (Linear)"; and which have two of four weights. "dense" of an empty text, and where
+// a scale per row, inputs in int8, a scale per token (Linear)"; which have two of four weights, and which ends of names are quantized
+// where they are listed. "dense" of an empty text, and where
 // nothing names a linear. Error: see QuantizationConfig::parse.
 std::string words_of_linears(std::string_view quantization_config);
 

@@ -60,6 +60,17 @@ TEST(Task8_2_Words, SayWhichLinearsAreLeftDense) {
   EXPECT_NE(gptq().find("int8 in groups of 128 (re:.*q_proj)"), std::string::npos) << gptq();
 }
 
+TEST(Task8_2_Words, SayWhichNamesAreQuantized) {
+  const auto words = [](const char* modules) {
+    return words_of_linears(fmt::format(R"({{"quant_method": "gptq", "bits": 4, "group_size": 128,
+                        "modules_in_block_to_quantize": {}}})",
+                                        modules));
+  };
+  EXPECT_EQ(words("null"), "int4 in groups of 128");
+  EXPECT_EQ(words(R"([["self_attn.q_proj"], ["mlp.up_proj", "mlp.down_proj"]])"),
+            "int4 in groups of 128; only names that end in self_attn.q_proj, mlp.up_proj and 1 more");
+}
+
 TEST(Task8_2_Words, SayWhichLinearsHaveTwoOfFour) {
   const auto stored = [](const char* groups) {
     return words_of_linears(fmt::format(

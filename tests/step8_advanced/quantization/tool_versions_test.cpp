@@ -141,6 +141,9 @@ TEST(Task8_2_ToolVersions, HowTheCodesWereFoundIsNotAsked) {
     json["act_bits"] = 16;
     json["act_dynamic"] = true;
     json["super_bits"] = nullptr;
+    json["model_free"] = true;
+    json["dataset"] = "NeelNanda/pile-10k";
+    json["quant_block_list"] = {{"model.layers.0", "model.layers.1"}};
     json["hyb_act"] = false;
     EXPECT_EQ(of(json), expected) << name;
     Json other = json;
@@ -162,6 +165,10 @@ TEST(Task8_2_ToolVersions, AConfigInAFileOfItsOwn) {
   for (const char* key : {"quant_method", "method", "checkpoint_format", "format", "meta"}) old.erase(key);
   write_again(gptq.path(), "gptq_w4_g128_sym", {}, "quantize_config.json", old);
   EXPECT_TRUE(testing::bitwise_equal(logits_of(gptq.path()), logits_of(golden("gptq_w4_g128_sym"))));
+  testing::write_file(gptq.path() / "quantize_config.json", R"({"dynamic":{"z":{},"a":{}},"bits":4})");
+  EXPECT_EQ(load_decoder_spec(gptq.path()).quantization_config,
+            R"({"dynamic":{"z":{},"a":{}},"bits":4,"quant_method":"gptq"})")
+      << "rules in their order";
   write_again(awq.path(), "awq_g32", {}, "quant_config.json",
               {{"zero_point", true}, {"q_group_size", 32}, {"w_bit", 4}, {"version", "GEMM"}});
   EXPECT_TRUE(testing::bitwise_equal(logits_of(awq.path()), logits_of(golden("awq_g32"))));
