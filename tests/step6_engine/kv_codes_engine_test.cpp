@@ -2,6 +2,7 @@
 // of it, as with a cache of numbers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -55,6 +56,22 @@ TEST_P(Task8_6_Engine, NothingAroundARequestChangesABitOfIt) {
   const std::unique_ptr<Engine> engine = engine_with(cached);
   expect_same(engine->generate(requests), "cold prefix cache");
   expect_same(engine->generate(requests), "warm prefix cache");
+  // Less room than for all of them twice: what the preempted had stored is computed, and rounded, once more.
+  int64_t longest = 0;
+  for (const Request& request : requests)
+    longest = std::max(longest, std::ssize(request.prompt_token_ids) + *request.sampling.max_tokens);
+  EngineOptions cramped = cached;
+  cramped.runner.kv_memory = 0;
+  cramped.runner.batch.num_kv_blocks = std::max(longest, checkpoint.max_model_len) / 4 + 2;
+  if (checkpoint.max_model_len == 0) cramped.runner.batch.max_model_len = longest;
+  std::vector<Request> crowd = requests;
+  crowd.insert(crowd.end(), requests.begin(), requests.end());
+  for (const bool prefix_caching : {false, true}) {
+    cramped.enable_prefix_caching = prefix_caching;
+    const std::unique_ptr<Engine> small = engine_with(cramped);
+    expect_same(small->generate(crowd), "preempted");
+    EXPECT_GT(small->metrics().num_preemptions, 0);
+  }
 }
 
 TEST_P(Task8_6_Engine, RoundsWhatItKeeps) {

@@ -14,7 +14,7 @@ namespace ladder {
 namespace {
 
 // Written out at a time: columns enough for a good product, and memory that is small beside a model's.
-constexpr int64_t kChunkElements = int64_t{1} << 25;
+constexpr int64_t kChunkElements = int64_t{1} << 26;
 constexpr int kThreads = 256;
 
 int64_t rows_of_chunk(const QuantizedWeight& weight) {
@@ -79,6 +79,11 @@ int64_t quantized_matmul_dequantized_workspace(const QuantizedMatmulArgs& args) 
   return prepared_x_workspace(args) + rows_of_chunk(weight) * weight.k * dtype_size(args.x.dtype());
 }
 
+void write_out_weight(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row,
+                      const Tensor& out) {
+  (weight.records.bytes.defined() ? write_out_records : write_out_rows)(ctx, weight, first_row, out);
+}
+
 void quantized_matmul_dequantized(const OpContext& ctx, const QuantizedMatmulArgs& args) {
   const QuantizedWeight& weight = *args.weight;
   std::optional<Arena> own;  // for callers that bring no scratch memory
@@ -89,7 +94,7 @@ void quantized_matmul_dequantized(const OpContext& ctx, const QuantizedMatmulArg
   const Tensor dense = arena.take({chunk, weight.k}, args.x.dtype());
   for (int64_t first = 0; first < weight.n; first += chunk) {
     const int64_t rows = std::min(chunk, weight.n - first);
-    write_out_rows(ctx, weight, first, dense.rows(rows));
+    write_out_weight(ctx, weight, first, dense.rows(rows));
     matmul(ctx, x, dense.rows(rows), args.bias.defined() ? args.bias.narrow(0, first, rows) : args.bias,
            args.out.narrow(1, first, rows));
   }

@@ -123,8 +123,8 @@ void quantized_experts_written_out(const OpContext& ctx, const QuantizedExpertsA
   const int64_t experts = args.experts, hidden = args.x.dim(1), width = args.width();
   const Tensor gate_up_rows = arena.take({experts, 2 * width, hidden}, args.x.dtype());
   const Tensor down_rows = arena.take({experts, hidden, width}, args.x.dtype());
-  write_out_rows(ctx, gate_up, 0, gate_up_rows.view({gate_up.n, gate_up.k}));
-  write_out_rows(ctx, down, 0, down_rows.view({down.n, down.k}));
+  write_out_weight(ctx, gate_up, 0, gate_up_rows.view({gate_up.n, gate_up.k}));
+  write_out_weight(ctx, down, 0, down_rows.view({down.n, down.k}));
   const RowsOfPairs x = prepared_rows(ctx, args.gate_up, args.expert_ids, {args.x, 1}, arena);
   moe_experts(ctx, {x.rows, args.expert_ids, args.weights, gate_up_rows, down_rows, args.out});
 }

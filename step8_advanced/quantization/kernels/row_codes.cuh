@@ -59,6 +59,19 @@ struct PlainWeight {
   }
 };
 
+// Of 32 columns of a record's half, the first or the second ones (q), neighbour c of a lane's kCodesAtOnce in its upper or lower (odd)
+// row; word(v, w) is word w of the lane's vector v of that half (weight_records.h).
+template <WeightCodes type, class Word>
+__device__ uint8_t recorded_code(Word&& word, int q, int c, int odd) {
+  const int j = 2 * q + c / 4, i = c % 4 / 2 * 2 + odd, h = c % 2, nibble = 4 * (i + 4 * h);
+  if constexpr (type == WeightCodes::int4)
+    return word(0, j) >> nibble & 15;
+  else if constexpr (type == WeightCodes::int8)
+    return (word(0, j) >> nibble & 15) | (word(1, j) >> nibble & 15) << 4;
+  else
+    return word(q, 2 * (j % 2) + i / 2) >> 8 * (i % 2 + 2 * h) & 255;
+}
+
 // In records (weight_records.h).
 template <WeightCodes type>
 struct RecordedWeight {
@@ -99,13 +112,7 @@ struct RecordedWeight {
     const uint8_t row_zero = zeros ? pair[(kHalves ? 4 : 8) + odd] : middle_code(type);
 #pragma unroll
     for (int c = 0; c < kCodesAtOnce; ++c) {
-      const int j = 2 * q + c / 4, i = c % 4 / 2 * 2 + odd, h = c % 2, nibble = 4 * (i + 4 * h);
-      if constexpr (type == WeightCodes::int4)
-        to.code[c] = word(0, j) >> nibble & 15;
-      else if constexpr (type == WeightCodes::int8)
-        to.code[c] = (word(0, j) >> nibble & 15) | (word(1, j) >> nibble & 15) << 4;
-      else
-        to.code[c] = word(q, 2 * (j % 2) + i / 2) >> 8 * (i % 2 + 2 * h) & 255;
+      to.code[c] = recorded_code<type>(word, q, c, odd);
       to.scale[c] = row_scale;
       to.zero[c] = row_zero;
     }

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "step1_layers/attention/kv_codes.h"
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/step7_parallel/engine_on_grid.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 using testing::answers_as_one_rank;
 using testing::engine_with;
+using testing::GoldenCheckpoint;
 using testing::Grid;
 using testing::on_grid;
 
@@ -193,6 +195,34 @@ TEST(Grids, RowsOfPaddingChangeNoAnswer) {
       EXPECT_TRUE(
           answers_as_one_rank(expected[i], outputs[i], grid,
                               fmt::format("tensor {} x pipeline {}, request {}", grid.tp, grid.pp, i)));
+  }
+}
+
+// Each rank rounds the heads that it has, four ranks of two heads the same ones twice (step 8). Sums of ranks move a number over the
+// middle between two codes now and then.
+TEST(Grids, KeepTheCodesOfOneRank) {
+  const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
+  EngineOptions options =
+      testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len);
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  for (const KvCacheDType kept_as : {KvCacheDType::fp8, KvCacheDType::int8, KvCacheDType::int4}) {
+    options.runner.kv_cache_dtype = kept_as;
+    const auto expected = engine_with(options)->generate(requests);
+    for (const Grid grid : {Grid{1, 2}, Grid{2, 1}, Grid{4, 1}, Grid{2, 2}}) {
+      const auto outputs = engine_with(on_grid(options, grid))->generate(requests);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const std::string what = fmt::format("{}, tensor {} x pipeline {}, request {}",
+                                             kv_cache_dtype_name(kept_as), grid.tp, grid.pp, i);
+        if (grid.tp == 1)
+          EXPECT_TRUE(testing::same_bits(outputs[i], expected[i])) << what;
+        else
+          EXPECT_TRUE(
+              testing::equal_or_near_tie(expected[i].completions[0], outputs[i].completions[0], 1e-2, what));
+        EXPECT_NEAR(outputs[i].completions[0].logprobs[0].chosen.logprob,
+                    expected[i].completions[0].logprobs[0].chosen.logprob, 1e-2)
+            << what;
+      }
+    }
   }
 }
 
