@@ -1,6 +1,6 @@
 // The product with a quantized weight beside the dense product in bf16: decoding (1, 4, 16 rows) with a weight [4096, 4096],
 // which no cache holds as operands rotate, and a prefill of 256 rows with [2048, 2048]. bytes: codes, scales, x and out.
-// On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 1024 rows; and 8-bit integers and FP8 on both
+// On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 2048 rows; and 8-bit integers and FP8 on both
 // sides, which take rounding x to them with it, the square one at 8192 rows too. quantize_rows is that rounding alone: what a
 // library's product that is given its codes does not do; product_of_codes is the product without it, of few rows.
 #include <fmt/format.h>
@@ -217,11 +217,11 @@ const bool kRegistered = [] {
   std::vector<BenchProblem<CodesMatmulArgs>> of_codes;
 #endif
   for (const Size& size : {Size{8192, 8192}, {28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}})
-    for (const int64_t m : {1, 4, 8, 16, 32, 64, 512, 1024, 8192}) {
+    for (const int64_t m : {1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192}) {
       if (m == 8192 && (size.n != m || size.k != m)) continue;
       dense.push_back(dense_problem(size.n, size.k, m));
       for (const Format& format : kFormats)
-        if (format.rounds_x || (m != 512 && m != 8192))
+        if (format.rounds_x || m <= 64 || m == 1024 || format.type == WeightCodes::int4)
           problems.push_back(problem(format, size.n, size.k, m));
 #ifdef LADDER_HAS_CUDA
       for (const Format& format : kFormats)

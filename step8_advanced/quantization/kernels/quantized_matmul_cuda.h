@@ -20,6 +20,11 @@ void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t
 void write_out_records(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row,
                        const Tensor& out);
 
+// Many rows of x, of a weight of 4 bits in records (records_wgmma_cuda.cu).
+void quantized_matmul_wgmma(const OpContext& ctx, const QuantizedMatmulArgs& args);
+bool quantized_matmul_takes_wgmma(const QuantizedMatmulArgs& args);
+int64_t quantized_matmul_wgmma_workspace(const QuantizedMatmulArgs& args);
+
 // 8-bit codes on both sides, multiplied as they are (cublaslt_8bit_cuda.cpp).
 void quantized_matmul_cublaslt_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
 bool quantized_matmul_takes_cublaslt_8bit(const QuantizedMatmulArgs& args);

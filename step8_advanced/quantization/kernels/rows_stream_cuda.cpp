@@ -17,8 +17,12 @@ namespace ladder {
 
 namespace {
 
-// Reading the weight once for every kMaxRowsStreamed rows takes less than writing it out, for so many rows.
-constexpr int64_t kMaxRows = 4 * kMaxRowsStreamed;
+// Reading the weight once for every kMaxRowsStreamed rows takes less than writing it out, for so many rows; and less than the
+// product of many rows (records_wgmma_cuda.cu), where that serves the weight, for half as many.
+int64_t max_rows(const QuantizedWeight& weight, const Tensor& x) {
+  const bool has_other = quantized_matmul_takes_wgmma({.x = x, .weight = &weight});
+  return (has_other ? 2 : 4) * kMaxRowsStreamed;
+}
 
 void launch(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
   switch (args.weight->type) {
@@ -50,8 +54,8 @@ bool takes_rows_of_codes(const Tensor& x) {
 }
 
 bool takes_records(const QuantizedWeight& weight, const Tensor& x) {
-  return weight.records.bytes.defined() && dtype_size(x.dtype()) == 2 && x.dim(0) <= kMaxRows &&
-         weight.k % 8 == 0;
+  return weight.records.bytes.defined() && dtype_size(x.dtype()) == 2 && weight.k % 8 == 0 &&
+         x.dim(0) <= max_rows(weight, x);
 }
 
 }  // namespace

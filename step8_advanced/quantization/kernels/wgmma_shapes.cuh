@@ -1,5 +1,5 @@
 #pragma once
-// wgmma of operands that both lie in shared memory, in the shapes that products of this folder take (sm_90a; PTX ISA, "Asynchronous
+// wgmma of operands that lie in shared memory, B always and A mostly, in the shapes that products of this folder take (sm_90a; PTX ISA, "Asynchronous
 // Warpgroup Level Matrix Multiply-Accumulate", and its sparse form). Fences, waits and groups are step 1's (wgmma.cuh).
 //
 //   D (64 x columns) = A (64 x depth) * B (depth x columns), plus D where `add`, over a warpgroup
@@ -79,6 +79,35 @@ __device__ void wgmma_sparse(float (&d)[count], uint64_t a, uint64_t b, uint32_t
   }
 #undef LADDER_SPARSE_OF
 #undef LADDER_SPARSE
+#endif
+}
+
+// A in registers, depth 16 (bf16 or f16): a is what mma_16x8x16 takes of a warp's 16 rows.
+template <class T, int count>
+__device__ void wgmma_of_registers(float (&d)[count], const uint32_t (&a)[4], uint64_t b, bool add) {
+#ifdef LADDER_WGMMA
+#define LADDER_REGISTERS(type, n, count, a_at, b_at, add_at)                                               \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
+               "k16.f32." type "." type " {" LADDER_LIST_##count "}, {" a_at "}, %" b_at                   \
+                                                                 ", add, 1, 1, 0;\n}"                      \
+               : LADDER_ALL_##count(LADDER_FLOAT, d)                                                       \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
+#define LADDER_REGISTERS_OF(type)                                          \
+  if constexpr (count == 32)                                               \
+    LADDER_REGISTERS(type, "64", 32, "%32, %33, %34, %35", "36", "37");    \
+  else if constexpr (count == 64)                                          \
+    LADDER_REGISTERS(type, "128", 64, "%64, %65, %66, %67", "68", "69");   \
+  else if constexpr (count == 96)                                          \
+    LADDER_REGISTERS(type, "192", 96, "%96, %97, %98, %99", "100", "101"); \
+  else                                                                     \
+    LADDER_REGISTERS(type, "256", 128, "%128, %129, %130, %131", "132", "133");
+  if constexpr (std::is_same_v<T, __half>) {
+    LADDER_REGISTERS_OF("f16")
+  } else {
+    LADDER_REGISTERS_OF("bf16")
+  }
+#undef LADDER_REGISTERS_OF
+#undef LADDER_REGISTERS
 #endif
 }
 

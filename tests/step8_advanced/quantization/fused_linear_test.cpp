@@ -165,12 +165,17 @@ class Task8_4_FusedQuantizedLinear : public ::testing::Test {
         packed(8, 128, true), packed(4, 128, false), packed(8, 128, false), fp8()};
     SCOPED_TRACE(random.describe());
     const StoredLinear of_rows[] = {packed(4, 0, true), fp8()};  // kinds without groups of columns
+    // Which no rung for many rows serves.
+    const StoredLinear of_many[] = {packed(4, 32, false), packed(4, 64, true), packed(8, 128, true),
+                                    packed(8, 128, false), fp8()};
     int64_t index = random.integer(0, 7);
     for (const Problem& p : kProblems)
       for (const DType dtype : {DType::bf16, DType::f16}) {
         for (int time = 0; time < 2; ++time) {
           ++index;
-          const StoredLinear& stored = p.k % 128 == 0 ? kinds[index % 8] : of_rows[index % 2];
+          const StoredLinear& stored = p.k % 128 != 0 ? of_rows[index % 2]
+                                       : p.m > 32     ? of_many[index % 5]
+                                                      : kinds[index % 8];
           SCOPED_TRACE(fmt::format("{}: {} rows, [{}, {}] in {}", testing::describe(stored), p.m, p.n, p.k,
                                    dtype_name(dtype)));
           check(Scene(*testing::cuda_context(), random, stored, p, dtype), p, dtype);
@@ -254,16 +259,16 @@ TEST_F(Task8_4_FusedQuantizedLinear, TheResidualIsAdded) {
 
 // A row's bits do not depend on how many rows there are.
 TEST_F(Task8_4_FusedQuantizedLinear, ARowHasTheSameBitsInAnyBatch) {
-  const Problem p{50, 4608, 1024};
+  const Problem p{32, 4608, 1024};
   SCOPED_TRACE(random.describe());
-  const Scene scene(*testing::cuda_context(), random, packed(4, 128, true), {50, p.n, p.k}, DType::bf16);
+  const Scene scene(*testing::cuda_context(), random, packed(4, 128, true), p, DType::bf16);
   const Tensor x = random.normal({p.m, p.k}, DType::bf16);
   const auto out_of = [&](const Tensor& rows) {
     return scene.run({.x = rows, .epilogue = Epilogue::silu_and_mul},
                      testing::poisoned({rows.dim(0), p.n / 2}, DType::bf16));
   };
   const Tensor all = out_of(x);
-  for (const int64_t row : {0, 3, 15, 16, 49})
+  for (const int64_t row : {0, 3, 15, 16, 31})
     EXPECT_TRUE(testing::bitwise_equal(out_of(x.narrow(0, row, 1)), all.narrow(0, row, 1))) << row;
 }
 
@@ -422,9 +427,11 @@ TEST_F(Task8_4_FusedQuantizedLinear, WhatHasNoRoomIsLeftToTheOperators) {
     if (norms) product.norm_weight = Tensor::zeros({256}, dtype, ctx.device);
     return scene.linear->takes_fused(product);
   };
-  const StoredLinear stored = packed(4, 128, true);
-  EXPECT_TRUE(takes(stored, DType::bf16, 64, false));
-  EXPECT_FALSE(takes(stored, DType::bf16, 65, false)) << "more rows than are streamed";
+  const StoredLinear stored = packed(4, 128, true), narrow = packed(4, 64, true);
+  EXPECT_TRUE(takes(narrow, DType::bf16, 64, false));
+  EXPECT_FALSE(takes(narrow, DType::bf16, 65, false)) << "more rows than are streamed";
+  EXPECT_TRUE(takes(stored, DType::bf16, 32, false));
+  EXPECT_FALSE(takes(stored, DType::bf16, 33, false)) << "which wgmma multiplies";
   EXPECT_FALSE(takes(stored, DType::f16, 9, true)) << "more than a block has room for";
   EXPECT_TRUE(takes(stored, DType::f16, 8, true));
   for (const bool is_float : {false, true}) {
