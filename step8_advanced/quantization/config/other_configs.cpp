@@ -199,6 +199,8 @@ Json small_floats_of_auto_round(const ConfigObject& config) {
                json_brief(Json(type)));
   const int64_t bits = config.integer("bits", 4, is_nvfp4 ? 4 : 8), size = is_nvfp4 ? 16 : 32;
   config.integer("group_size", size, size);
+  LADDER_CHECK(!config.boolean("lm_head", false),
+               "{}: expected false, a head in codes is not supported in this form", config.name("lm_head"));
   Json numbers = {{"num_bits", bits},
                   {"type", "float"},
                   {"strategy", is_nvfp4 ? "tensor_group" : "group"},

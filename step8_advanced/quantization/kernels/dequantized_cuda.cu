@@ -60,9 +60,10 @@ void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t
   const int64_t rows = out.dim(0), threads = rows * ceil_div<int64_t>(weight.k, kCodesAtOnce);
   with_cuda_type(out.dtype(), [&](auto tag) {
     using T = decltype(tag);
-    with_readable_codes(weight, [&](auto type, auto source) {
-      launch_kernel(ctx, dequantize_rows<T, decltype(type)::value, decltype(source)>,
-                    static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads)), kThreads, 0, source,
+    with_codes(weight.type, [&](auto type) {
+      using Source = PlainWeight<decltype(type)::value>;
+      launch_kernel(ctx, dequantize_rows<T, decltype(type)::value, Source>,
+                    static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads)), kThreads, 0, Source(weight),
                     first_row, rows, weight.k, cuda_data<T>(out));
     });
   });

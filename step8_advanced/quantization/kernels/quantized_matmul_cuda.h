@@ -13,7 +13,7 @@ int64_t quantized_matmul_dequantized_workspace(const QuantizedMatmulArgs& args);
 // Rows of the weight from first_row on, columns in stored order, to out [rows, k], contiguous.
 void write_out_weight(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row,
                       const Tensor& out);
-// Both forms of a weight, a thread to kCodesAtOnce neighbours of a row (dequantized_cuda.cu).
+// Of a weight in plain codes, a thread to kCodesAtOnce neighbours of a row (dequantized_cuda.cu).
 void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row,
                     const Tensor& out);
 // Records in their own order (dequantized_records_cuda.cu); first_row in whole kRecordRows.

@@ -144,7 +144,7 @@ struct RecordRows {
 //       sums += weights * x                                         wgmma, x in shared memory
 //     out = sums * unit + bias
 //
-// Seen on the way (8192 x 8192, 1024 rows, an H200; cuBLASLt in bf16 takes 171 us, writing the weight out first 230):
+// Seen on the way (8192 x 8192, 1024 rows, an H200; cuBLASLt in bf16 takes 171 us, with the weight written out before 210):
 // - one thread that asks for each 16 rows' codes and scales by copies of their own is what all wait for, a hundred clocks a copy: 230 us.
 //   As boxes of a tensor, two for a stage: 196;
 // - numbers as floats, times scales, rounded two at a time: five instructions for two weights. As numbers of T, three: 186.
@@ -275,7 +275,8 @@ bool quantized_matmul_takes_wgmma(const QuantizedMatmulArgs& args) {
          record_layout(weight).groups == 1 && weight.k % kPartColumns == 0 &&
          dtype_size(args.x.dtype()) == 2 &&
          args.x.dim(0) <= (weight.n * weight.k < kSmall ? kMostRowsOfSmall : kMostRows) &&
-         (!args.activations || are_rounded_on_a_gpu(*args.activations));
+         (args.activations ? are_rounded_on_a_gpu(*args.activations)
+                           : weight.columns.defined() || is_packed(args.x));
 }
 
 int64_t quantized_matmul_wgmma_workspace(const QuantizedMatmulArgs& args) {

@@ -123,6 +123,7 @@ std::vector<ClusterSums> evaluate(const OpContext& ctx, Model& model, Model* bas
       LADDER_CHECK(!std::isnan(score.nll), "the model's logits hold NaN or infinity: it has no perplexity");
       LADDER_CHECK(!std::isnan(score.base_nll),
                    "the base's logits hold NaN or infinity: there is no distance from it");
+      LADDER_CHECK(!std::isnan(score.kl), "logits hold infinity: they have no distance from the base's");
       sums.nll += score.nll;
       sums.base_nll += score.base_nll;
       sums.kl += score.kl;

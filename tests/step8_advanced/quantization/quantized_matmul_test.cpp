@@ -204,7 +204,6 @@ bool takes_records(const Variant<QuantizedMatmulArgs>& rung) {
 }
 
 // A call of a rung, of operands in the CPU's memory.
-
 class RungCall {
  public:
   RungCall(const OpContext& ctx, const Variant<QuantizedMatmulArgs>& rung, const QuantizedMatmulArgs& args)
@@ -380,7 +379,8 @@ RUNG_TEST(Task8_4_OnAGpu, ManyRowsInTilesOfEveryShape, "quantized_matmul",
   for (const Problem& p :
        {Problem{40, 200, 384, 128, 0}, Problem{64, 72, 2048, 2048, 0}, Problem{120, 2564, 2048, 256, 0},
         Problem{40, 8600, 128, 128, 0}, Problem{121, 5000, 128, 128, 0}, Problem{128, 8616, 128, 128, 0},
-        Problem{250, 8600, 128, 128, 0}, Problem{300, 9004, 64, 64, 0}})
+        Problem{250, 8600, 128, 128, 0}, Problem{300, 9004, 64, 64, 0}, Problem{600, 1100, 128, 128, 0},
+        Problem{2048, 200, 192, 192, 0}})
     for (const DType dtype : {DType::bf16, DType::f16}) {
       Case one;
       one.weight = random_weight(random, WeightCodes::int4, p, random.integer(0, 1) == 0);
@@ -523,12 +523,13 @@ TEST(Task8_4_RecordsOnAGpu, TheNumberOfRowsChooses) {
   const OpContext& ctx = *testing::cuda_context();
   if (ctx.device_arch < 90) GTEST_SKIP() << "not on this GPU";
   Random random;
-  const auto chosen = [&](int64_t m, int64_t k, int64_t group) {
+  const auto chosen = [&](int64_t m, int64_t k, int64_t group,
+                          int64_t between = 0) {  // elements between rows of x
     QuantizedWeight weight = random_weight(random, WeightCodes::int4, {m, 32, k, group, 0}, false);
     weight.scales = weight.scales.to(DType::f16).to(DType::f32);
     weight = in_records(weight);
     weight.records.bytes = weight.records.bytes.to(ctx.device);
-    const Tensor x = Tensor::empty({m, k}, DType::bf16, ctx.device);
+    const Tensor x = Tensor::empty({m, k + between}, DType::bf16, ctx.device).narrow(1, 0, k);
     return choose_quantized_matmul(
                ctx, {.x = x, .weight = &weight, .out = Tensor::empty({m, 32}, DType::bf16, ctx.device)})
         .variant->name;
@@ -539,6 +540,7 @@ TEST(Task8_4_RecordsOnAGpu, TheNumberOfRowsChooses) {
   EXPECT_EQ(chosen(64, 256, 64), "rows_stream") << "several groups of a record";
   EXPECT_EQ(chosen(64, 160, 160), "rows_stream") << "columns that end within a part";
   EXPECT_EQ(chosen(65, 160, 160), "dequantized");
+  EXPECT_EQ(chosen(40, 256, 128, 3), "dequantized") << "rows of x that are not packed";
 }
 
 TEST(Task8_4_CodesOnAGpu, TheNumberOfRowsChooses) {
@@ -711,7 +713,8 @@ RUNG_TEST(Task8_4_RunsOnAGpu, AThousandGiveTheSameBits, "quantized_matmul",
     for (const auto& [m, n, k, group] : {std::array<int64_t, 4>{1, 300, 4096, 128},
                                          {7, 300, 4096, 128},
                                          {16, 1104, 1024, 128},
-                                         {24, 300, 4096, 4096}}) {
+                                         {24, 300, 4096, 4096},
+                                         {260, 9008, 128, 128}}) {
       const bool is_int4 = type == WeightCodes::int4;
       QuantizedWeight weight = random_weight(random, type, {m, n, k, is_int4 ? group : k, 0}, false);
       weight.scales = weight.scales.to(DType::bf16).to(DType::f32);
@@ -890,12 +893,12 @@ RUNG_TEST(Task8_4_QuantizedMatmul, TheDeclaredWorkspaceIsWhatARungTakes, "quanti
           quantized_matmul_variants()) {
   Random random;
   for (const WeightCodes type : kTypes)
-    for (const int64_t m : {1, 6, 16, 100}) {
-      const QuantizedWeight weight =
-          random_weight(random, type, {m, 77, 1030, 1030, 0}, type == WeightCodes::int4);
-      QuantizedMatmulArgs args{
-          Tensor::zeros({m, 1030}, DType::bf16), &weight, activations("int8 token"), 1, {},
-          Tensor::zeros({m, 77}, DType::bf16)};
+    for (const auto& [m, k] :
+         {std::array<int64_t, 2>{1, 1030}, {6, 1030}, {16, 1030}, {100, 1030}, {100, 1024}}) {
+      QuantizedWeight weight = random_weight(random, type, {m, 77, k, k, 0}, type == WeightCodes::int4);
+      if (type == WeightCodes::int4) weight.scales = weight.scales.to(DType::f16).to(DType::f32);
+      QuantizedMatmulArgs args{Tensor::zeros({m, k}, DType::bf16), &weight, activations("int8 token"), 1, {},
+                               Tensor::zeros({m, 77}, DType::bf16)};
       Arena arena(ctx.device);
       OpContext own = ctx;
       own.arena = &arena;
