@@ -211,9 +211,11 @@ Json small_floats_of_auto_round(const ConfigObject& config) {
     config.integer("act_bits", bits, bits);
     config.integer("act_group_size", size, size);
     const std::string_view wanted = is_nvfp4 ? "nv_fp4_with_static_gs" : "mx_fp";
-    LADDER_CHECK(lower_string(config, "act_data_type", "") == wanted && config.boolean("act_dynamic", true) &&
-                     config.boolean("act_sym", true),
-                 "{}: expected {}, dynamic and symmetric", config.name("act_data_type"), wanted);
+    const std::string inputs = lower_string(config, "act_data_type", "");
+    LADDER_CHECK(inputs == wanted, "{}: expected {}, found {}", config.name("act_data_type"), wanted,
+                 json_brief(Json(inputs)));
+    for (const char* key : {"act_dynamic", "act_sym"})
+      LADDER_CHECK(config.boolean(key, true), "{}: expected true", config.name(key));
     numbers["dynamic"] = is_nvfp4 ? Json("local") : Json(true);
     group["input_activations"] = numbers;
   }

@@ -654,6 +654,7 @@ TEST(Task8_2_Config, ReadsSmallFloatsOfAutoRound) {
                                    {"act_group_size", 16},
                                    {"act_data_type", "mx_fp_rceil"},
                                    {"act_dynamic", false},
+                                   {"act_sym", false},
                                    {"lm_head", true}})
     EXPECT_THAT(refusal(with(mxfp4, key, value)), HasSubstr(key));
   EXPECT_THAT(refusal(with(mxfp4, "extra_config", {{kDown, {{"bits", 8}}}})), HasSubstr("auto_gptq"));
